@@ -1,0 +1,2 @@
+//! `gantry`.
+fn main() {}

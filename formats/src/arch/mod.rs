@@ -1,0 +1,1 @@
+//! Architecture tables: which tensors a model has, their roles and shapes.

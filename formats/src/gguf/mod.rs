@@ -1,0 +1,1 @@
+//! GGUF files: read, validate once, write back losslessly.

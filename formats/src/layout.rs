@@ -1,0 +1,1 @@
+//! Layout tags and their geometry.

@@ -1,0 +1,1 @@
+//! Pure functions from source bytes to packed bytes.

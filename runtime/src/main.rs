@@ -1,0 +1,2 @@
+//! The lean runtime, on the command line.
+fn main() {}
