@@ -1,0 +1,45 @@
+//! `llama`: RMS norms, NORM rope, grouped-query attention, SwiGLU; dense or with Mixtral-style experts.
+
+use super::{Architecture, Dim::*, Presence::*, RopeType, global, layer};
+
+pub(super) const LLAMA: Architecture = Architecture {
+    name: "llama",
+    required_keys: &[
+        "context_length",
+        "embedding_length",
+        "block_count",
+        "attention.head_count",
+        "attention.layer_norm_rms_epsilon",
+    ],
+    rope: RopeType::Norm,
+    runs_dense: true,
+    runs_experts: false,
+    tensors: &[
+        global("token_embd.weight", Required, &[Embd, Vocab]),
+        global("output_norm.weight", Required, &[Embd]),
+        global("output.weight", TiedTo("token_embd.weight"), &[Embd, Vocab]),
+        global("rope_freqs.weight", Optional, &[HalfRot]),
+        layer("attn_norm.weight", Required, &[Embd]),
+        layer("attn_q.weight", Required, &[Embd, HeadsQ]),
+        layer("attn_k.weight", Required, &[Embd, HeadsK]),
+        layer("attn_v.weight", Required, &[Embd, HeadsV]),
+        layer("attn_output.weight", Required, &[HeadsOut, Embd]),
+        layer("attn_q.bias", Optional, &[HeadsQ]),
+        layer("attn_k.bias", Optional, &[HeadsK]),
+        layer("attn_v.bias", Optional, &[HeadsV]),
+        layer("attn_output.bias", Optional, &[Embd]),
+        layer("rope_freqs.weight", Optional, &[HalfRot]),
+        layer("ffn_norm.weight", Required, &[Embd]),
+        layer("ffn_gate.weight", Dense, &[Embd, Ff]),
+        layer("ffn_up.weight", Dense, &[Embd, Ff]),
+        layer("ffn_down.weight", Dense, &[Ff, Embd]),
+        layer("ffn_gate.bias", Optional, &[Ff]),
+        layer("ffn_up.bias", Optional, &[Ff]),
+        layer("ffn_down.bias", Optional, &[Embd]),
+        layer("ffn_gate_inp.weight", WithExperts, &[Embd, Experts]),
+        layer("ffn_gate_exps.weight", WithExperts, &[Embd, ExpertFf, Experts]),
+        layer("ffn_up_exps.weight", WithExperts, &[Embd, ExpertFf, Experts]),
+        layer("ffn_down_exps.weight", WithExperts, &[ExpertFf, Embd, Experts]),
+        layer("ffn_gate_up_exps.weight", Optional, &[Embd, TwoExpertFf, Experts]),
+    ],
+};
