@@ -58,7 +58,8 @@ impl Layout {
             return Some(Self::q8_0_split());
         }
         let (family, ty) = name.split_once('.')?;
-        let ty = GgmlType::from_name(ty).filter(|ty| ty.name().to_ascii_lowercase() == name[family.len() + 1..])?;
+        let ty = GgmlType::from_name(ty)
+            .filter(|ty| ty.name().to_ascii_lowercase() == name[family.len() + 1..])?;
         match family {
             "raw" if !ty.is_quantized() => Some(Self::Raw(ty)),
             "gguf" if ty.is_quantized() => Some(Self::Block(ty)),
@@ -145,7 +146,9 @@ pub enum LayoutError {
     #[error("layout {0} is unknown to this program; a newer gantry may read it")]
     UnknownName(String),
     /// Known name, other version.
-    #[error("layout {name} has version {found}, this program reads version {expected}; use a matching gantry")]
+    #[error(
+        "layout {name} has version {found}, this program reads version {expected}; use a matching gantry"
+    )]
     Version {
         /// The layout's name.
         name: String,
@@ -184,7 +187,11 @@ impl TryFrom<&LayoutTag> for Layout {
                 expected: layout.version(),
             });
         }
-        let bad = |param: &str, what: String| LayoutError::Param { name: tag.name.clone(), param: param.into(), what };
+        let bad = |param: &str, what: String| LayoutError::Param {
+            name: tag.name.clone(),
+            param: param.into(),
+            what,
+        };
         let known: &[&str] = match layout {
             Self::Q8_0Split { .. } => &["plane_align"],
             Self::Raw(_) | Self::Block(_) => &[],
@@ -194,7 +201,8 @@ impl TryFrom<&LayoutTag> for Layout {
         }
         match layout {
             Self::Q8_0Split { .. } => {
-                let value = tag.params.get("plane_align").ok_or_else(|| bad("plane_align", "is missing".into()))?;
+                let value =
+                    tag.params.get("plane_align").ok_or_else(|| bad("plane_align", "is missing".into()))?;
                 let plane_align = value
                     .as_u64()
                     .and_then(|v| u32::try_from(v).ok())
@@ -224,7 +232,8 @@ mod tests {
 
     #[test]
     fn unknown_name_version_and_parameter_are_refused_by_name() {
-        let parse = |json: &str| Layout::try_from(&serde_json::from_str::<LayoutTag>(json).unwrap()).unwrap_err();
+        let parse =
+            |json: &str| Layout::try_from(&serde_json::from_str::<LayoutTag>(json).unwrap()).unwrap_err();
         assert!(parse(r#"{"name":"q9.split","version":1}"#).to_string().contains("q9.split"));
         assert!(parse(r#"{"name":"gguf.f32","version":1}"#).to_string().contains("gguf.f32"));
         assert!(parse(r#"{"name":"raw.F32","version":1}"#).to_string().contains("raw.F32"));

@@ -50,14 +50,16 @@ fn split_layer(name: &str) -> (Option<u32>, &str) {
 
 fn kind(base: &str) -> Kind {
     // Routers choose experts: a rounding step can change which expert answers.
-    const EXACT: &[&str] = &["ffn_gate_inp", "ffn_gate_inp_shexp", "rope_freqs", "position_embd", "ffn_gate_tid2eid"];
+    const EXACT: &[&str] =
+        &["ffn_gate_inp", "ffn_gate_inp_shexp", "rope_freqs", "position_embd", "ffn_gate_tid2eid"];
     let exact = EXACT.contains(&base)
         || base.ends_with("_norm")
         || base.contains("norm")
         || base.contains("conv1d")
         || base.starts_with("ssm_a")
         || base.starts_with("ssm_d")
-        || base.contains("hc_") && (base.ends_with("inject") || base.ends_with("base") || base.ends_with("scale"));
+        || base.contains("hc_")
+            && (base.ends_with("inject") || base.ends_with("base") || base.ends_with("scale"));
     if exact {
         Kind::Exact
     } else if base.ends_with("_exps") {

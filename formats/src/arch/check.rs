@@ -104,7 +104,8 @@ fn is_missing(
         Presence::Optional | Presence::TiedTo(_) => false,
         Presence::Dense => hparams.experts == 0,
         Presence::WithExperts => {
-            let fused = name.replace("ffn_gate_exps", "ffn_gate_up_exps").replace("ffn_up_exps", "ffn_gate_up_exps");
+            let fused =
+                name.replace("ffn_gate_exps", "ffn_gate_up_exps").replace("ffn_up_exps", "ffn_gate_up_exps");
             hparams.experts > 0 && !(fused != name && seen.contains(&fused))
         }
     }

@@ -1,0 +1,315 @@
+//! The rules that hold between header, manifest, metadata and table of a well-formed container.
+
+use super::{
+    Bank, ContainerError, Header, Manifest, Metadata, Part, StoredTensor, Table, header::REQUIRED_SPLIT_CARDS,
+};
+use crate::layout::Layout;
+use crate::size;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+/// Checks every rule and returns the layouts by index. Hashes have been compared before: what fails here was
+/// written wrong, not damaged.
+pub(super) fn validate(
+    header: &Header,
+    manifest: &Manifest,
+    metadata: &Metadata,
+    table: &Table,
+) -> Result<Vec<Layout>, ContainerError> {
+    let rules = Rules { header, manifest, metadata, table };
+    rules.regions()?;
+    rules.cards()?;
+    let layouts = rules.layouts()?;
+    let mut owned = vec![false; table.blobs().len()];
+    let mut names = HashSet::new();
+    for tensor in &manifest.tensors {
+        rules.tensor(tensor, &layouts, &mut owned)?;
+        rules.unique(&mut names, &tensor.name)?;
+    }
+    for bank in &manifest.banks {
+        rules.bank(bank, &layouts, &mut owned)?;
+    }
+    rules.placement(&mut names)?;
+    if let Some(blob) = owned.iter().position(|o| !o) {
+        return Err(bad(format!("blob {blob} belongs to no tensor and no expert")));
+    }
+    for alias in &manifest.aliases {
+        rules.unique(&mut names, &alias.name)?;
+        if !manifest.tensors.iter().any(|t| t.name == alias.of) {
+            return Err(bad(format!("alias {}: there is no tensor {}", alias.name, alias.of)));
+        }
+    }
+    Ok(layouts)
+}
+
+fn bad(what: impl Into<String>) -> ContainerError {
+    ContainerError::malformed("manifest", what)
+}
+
+struct Rules<'a> {
+    header: &'a Header,
+    manifest: &'a Manifest,
+    metadata: &'a Metadata,
+    table: &'a Table,
+}
+
+impl Rules<'_> {
+    /// Segments are aligned and in order, sections follow, nothing overlaps, the last byte is the file's last.
+    fn regions(&self) -> Result<(), ContainerError> {
+        let h = self.header;
+        let bad = |what: String| Err(ContainerError::malformed("header", what));
+        let split = h.required & REQUIRED_SPLIT_CARDS != 0;
+        let align = u64::from(h.alignment.segment);
+        let mut at = super::HEADER_BYTES;
+        for (card, c) in h.cards.iter().enumerate() {
+            let end = c.offset.checked_add(c.bytes);
+            let before = if split { super::CARD_HEADER_BYTES } else { at };
+            let Some(end) =
+                end.filter(|_| c.offset % align == 0 && c.bytes % align == 0 && c.offset >= before)
+            else {
+                return bad(format!(
+                    "card {card}: segment of {} bytes at {} is misplaced",
+                    c.bytes, c.offset
+                ));
+            };
+            if !split {
+                at = end;
+            }
+        }
+        for section in [h.metadata, h.table, h.manifest] {
+            if section.offset < at {
+                return bad(format!("section at {} overlaps what ends at {at}", section.offset));
+            }
+            at = section.offset + section.bytes;
+        }
+        if at != h.file_bytes {
+            return bad(format!("{} bytes follow the last section", h.file_bytes - at));
+        }
+        Ok(())
+    }
+
+    /// Blobs lie in their segments, aligned, in order, and each card's digest is that of its blobs.
+    fn cards(&self) -> Result<(), ContainerError> {
+        let h = self.header;
+        let table = |what: String| Err(ContainerError::malformed("hash table", what));
+        if self.manifest.cards.len() != h.cards.len() {
+            return Err(bad(format!(
+                "{} cards, the header has {}",
+                self.manifest.cards.len(),
+                h.cards.len()
+            )));
+        }
+        let mut next = 0u64;
+        for (card, c) in h.cards.iter().enumerate() {
+            let end = c.first_blob.checked_add(c.blobs).filter(|&end| end <= self.table.blobs().len() as u64);
+            let Some(end) = end.filter(|_| c.first_blob == next) else {
+                return table(format!("card {card}: blobs {} + {} are not the next", c.first_blob, c.blobs));
+            };
+            let blobs = &self.table.blobs()[next as usize..end as usize];
+            let mut at = 0;
+            for (i, blob) in blobs.iter().enumerate() {
+                let stop = blob.offset.checked_add(blob.bytes);
+                let aligned = blob.offset % u64::from(h.alignment.tensor) == 0;
+                let Some(stop) = stop
+                    .filter(|&s| s <= c.bytes && blob.offset >= at && aligned && blob.card == card as u64)
+                else {
+                    return table(format!("blob {} is misplaced on card {card}", next + i as u64));
+                };
+                at = stop;
+            }
+            let digest = Header::compute_card_digest(&h.container_id, card, blobs.iter().map(|b| &b.hash));
+            if digest != c.digest {
+                return Err(ContainerError::integrity(
+                    format!("card {card}"),
+                    "its digest does not match its blob hashes",
+                ));
+            }
+            next = end;
+        }
+        if next != self.table.blobs().len() as u64 {
+            return table(format!("{} blobs lie on no card", self.table.blobs().len() as u64 - next));
+        }
+        Ok(())
+    }
+
+    fn layouts(&self) -> Result<Vec<Layout>, ContainerError> {
+        let m = self.manifest;
+        let user = |index: usize| {
+            let tensor = m.tensors.iter().find(|t| t.layout as usize == index).map(|t| t.name.clone());
+            let matrix = m.banks.iter().flat_map(|b| &b.matrices).find(|b| b.layout as usize == index);
+            tensor.or(matrix.map(|b| b.name.clone())).unwrap_or_else(|| format!("layout {index}"))
+        };
+        let understood = m.layouts.iter().enumerate().map(|(i, tag)| {
+            Layout::try_from(tag).map_err(|source| ContainerError::Layout { tensor: user(i), source })
+        });
+        understood.collect()
+    }
+
+    fn unique(&self, names: &mut HashSet<String>, name: &str) -> Result<(), ContainerError> {
+        match names.insert(name.to_string()) {
+            true => Ok(()),
+            false => Err(bad(format!("the name {name} occurs twice"))),
+        }
+    }
+
+    fn matrix(
+        &self,
+        name: &str,
+        layout: u32,
+        shape: &[u64],
+        bytes: u64,
+        parts: &[Part],
+        layouts: &[Layout],
+        inside_expert: bool,
+    ) -> Result<(), ContainerError> {
+        let layout = *layouts
+            .get(layout as usize)
+            .ok_or_else(|| bad(format!("{name}: layout {layout} of {}", layouts.len())))?;
+        let (rows, cols) =
+            matrix_dims(shape).ok_or_else(|| bad(format!("{name}: shape {shape:?} overflows")))?;
+        if layout.bytes(rows, cols) != Some(bytes) {
+            let want = layout.bytes(rows, cols);
+            return Err(bad(format!("{name}: {bytes} bytes, layout {layout} of {shape:?} has {want:?}")));
+        }
+        let mut next = 0u64;
+        for part in parts {
+            let source = self.manifest.source_tensors.get(part.source as usize);
+            let source =
+                source.ok_or_else(|| bad(format!("{name}: there is no source tensor {}", part.source)))?;
+            let source_cols = source.dims.first().copied().unwrap_or(1);
+            let outer = source.dims.get(1..).unwrap_or(&[]);
+            let source_rows = if inside_expert {
+                outer.first().copied().unwrap_or(1)
+            } else {
+                size::product(outer).unwrap_or(0)
+            };
+            let [from, to] = part.rows;
+            let [left, right] = part.cols.unwrap_or([0, source_cols]);
+            let fits = from <= to
+                && to <= source_rows
+                && left <= right
+                && right <= source_cols
+                && right - left == cols;
+            let keeps_type = match layout {
+                Layout::Raw(ty) | Layout::Block(ty) => ty == source.ty,
+                Layout::Q8_0Split { .. } => true,
+            };
+            if !fits || !keeps_type {
+                return Err(bad(format!(
+                    "{name}: part {part:?} does not fit {} of {} as {layout}",
+                    source.name, source.ty
+                )));
+            }
+            next = next.checked_add(to - from).ok_or_else(|| bad(format!("{name}: too many rows")))?;
+        }
+        if next != rows && !(rows > 0 && cols == 0) {
+            return Err(bad(format!("{name}: its parts have {next} rows, its shape {rows}")));
+        }
+        Ok(())
+    }
+
+    fn tensor(&self, t: &StoredTensor, layouts: &[Layout], owned: &mut [bool]) -> Result<(), ContainerError> {
+        self.matrix(&t.name, t.layout, &t.shape, t.bytes, &t.parts, layouts, false)?;
+        self.own(t.blob, t.card, t.offset, t.bytes, &t.name, owned)
+    }
+
+    fn own(
+        &self,
+        blob: u64,
+        card: u32,
+        offset: u64,
+        bytes: u64,
+        name: &str,
+        owned: &mut [bool],
+    ) -> Result<(), ContainerError> {
+        let index = usize::try_from(blob).unwrap_or(usize::MAX);
+        let Some((entry, owned)) = self.table.blobs().get(index).zip(owned.get_mut(index)) else {
+            return Err(bad(format!("{name}: there is no blob {blob}")));
+        };
+        if std::mem::replace(owned, true) {
+            return Err(bad(format!("{name}: blob {blob} is used twice")));
+        }
+        if (entry.card, entry.offset, entry.bytes) != (card.into(), offset, bytes) {
+            let want = format!("card {} offset {} bytes {}", entry.card, entry.offset, entry.bytes);
+            return Err(bad(format!(
+                "{name}: card {card} offset {offset} bytes {bytes}, the hash table says {want}"
+            )));
+        }
+        Ok(())
+    }
+
+    fn bank(&self, b: &Bank, layouts: &[Layout], owned: &mut [bool]) -> Result<(), ContainerError> {
+        let name = format!("bank of layer {} on card {}", b.layer, b.card);
+        if b.stride < b.bytes || b.stride % u64::from(self.header.alignment.blob) != 0 || b.experts.is_empty()
+        {
+            return Err(bad(format!(
+                "{name}: {} slots of {} bytes at stride {}",
+                b.experts.len(),
+                b.bytes,
+                b.stride
+            )));
+        }
+        let mut at = 0;
+        for m in &b.matrices {
+            self.matrix(&m.name, m.layout, &m.shape, m.bytes, &m.parts, layouts, true)?;
+            let end = m.offset.checked_add(m.bytes).filter(|&e| e <= b.bytes && m.offset >= at);
+            at = end.ok_or_else(|| bad(format!("{}: lies outside its blob or overlaps", m.name)))?;
+        }
+        for slot in 0..b.experts.len() as u64 {
+            let offset = size::mul(slot, b.stride).and_then(|o| o.checked_add(b.offset));
+            let offset = offset.ok_or_else(|| bad(format!("{name}: slot {slot} overflows")))?;
+            let blob = b
+                .first_blob
+                .checked_add(slot)
+                .ok_or_else(|| bad(format!("{name}: slot {slot} overflows")))?;
+            self.own(blob, b.card, offset, b.bytes, &name, owned)?;
+        }
+        Ok(())
+    }
+
+    /// Placement is a total map: every expert of every layer with a bank lies on some card, none twice on one.
+    fn placement(&self, names: &mut HashSet<String>) -> Result<(), ContainerError> {
+        let mut layers: BTreeMap<u32, (u64, BTreeSet<u32>)> = BTreeMap::new();
+        let mut cards = HashSet::new();
+        for b in &self.manifest.banks {
+            if !cards.insert((b.layer, b.card)) {
+                return Err(bad(format!("layer {} has two banks on card {}", b.layer, b.card)));
+            }
+            let source = b.matrices.first().and_then(|m| m.parts.first());
+            let source = source.and_then(|p| self.manifest.source_tensors.get(p.source as usize));
+            let experts = source.and_then(|s| s.dims.get(2).copied()).unwrap_or(0);
+            let (_, seen) = layers.entry(b.layer).or_insert((experts, BTreeSet::new()));
+            let mut here = HashSet::new();
+            for &e in &b.experts {
+                if u64::from(e) >= experts || !here.insert(e) {
+                    return Err(bad(format!(
+                        "layer {} card {}: expert {e} of {experts} is misplaced",
+                        b.layer, b.card
+                    )));
+                }
+                seen.insert(e);
+            }
+        }
+        for (layer, (experts, seen)) in &layers {
+            if let Some(e) = (0..*experts).find(|&e| !seen.contains(&(e as u32))) {
+                return Err(bad(format!("layer {layer}: expert {e} lies on no card")));
+            }
+            let first = self.manifest.banks.iter().find(|b| b.layer == *layer);
+            for m in first.iter().flat_map(|b| &b.matrices) {
+                self.unique(names, &m.name)?;
+            }
+        }
+        if self.manifest.sources.len() != self.metadata.shards.len() {
+            let (found, want) = (self.manifest.sources.len(), self.metadata.shards.len());
+            return Err(bad(format!("{found} sources, the metadata section has {want} shards")));
+        }
+        Ok(())
+    }
+}
+
+/// `(rows, cols)` of a shape given outermost first; no dims: one value.
+pub(super) fn matrix_dims(shape: &[u64]) -> Option<(u64, u64)> {
+    match shape {
+        [] => Some((1, 1)),
+        [rows @ .., cols] => Some((size::product(rows)?, *cols)),
+    }
+}
