@@ -45,6 +45,16 @@ fn bad(what: impl Into<String>) -> ContainerError {
     ContainerError::malformed("manifest", what)
 }
 
+/// What a stored tensor and a matrix of a bank have in common.
+struct Matrix<'a> {
+    name: &'a str,
+    layout: u32,
+    shape: &'a [u64],
+    bytes: u64,
+    parts: &'a [Part],
+    inside_expert: bool,
+}
+
 struct Rules<'a> {
     header: &'a Header,
     manifest: &'a Manifest,
@@ -151,16 +161,8 @@ impl Rules<'_> {
         }
     }
 
-    fn matrix(
-        &self,
-        name: &str,
-        layout: u32,
-        shape: &[u64],
-        bytes: u64,
-        parts: &[Part],
-        layouts: &[Layout],
-        inside_expert: bool,
-    ) -> Result<(), ContainerError> {
+    fn matrix(&self, matrix: Matrix<'_>, layouts: &[Layout]) -> Result<(), ContainerError> {
+        let Matrix { name, layout, shape, bytes, parts, inside_expert } = matrix;
         let layout = *layouts
             .get(layout as usize)
             .ok_or_else(|| bad(format!("{name}: layout {layout} of {}", layouts.len())))?;
@@ -208,7 +210,15 @@ impl Rules<'_> {
     }
 
     fn tensor(&self, t: &StoredTensor, layouts: &[Layout], owned: &mut [bool]) -> Result<(), ContainerError> {
-        self.matrix(&t.name, t.layout, &t.shape, t.bytes, &t.parts, layouts, false)?;
+        let matrix = Matrix {
+            name: &t.name,
+            layout: t.layout,
+            shape: &t.shape,
+            bytes: t.bytes,
+            parts: &t.parts,
+            inside_expert: false,
+        };
+        self.matrix(matrix, layouts)?;
         self.own(t.blob, t.card, t.offset, t.bytes, &t.name, owned)
     }
 
@@ -239,7 +249,9 @@ impl Rules<'_> {
 
     fn bank(&self, b: &Bank, layouts: &[Layout], owned: &mut [bool]) -> Result<(), ContainerError> {
         let name = format!("bank of layer {} on card {}", b.layer, b.card);
-        if b.stride < b.bytes || b.stride % u64::from(self.header.alignment.blob) != 0 || b.experts.is_empty()
+        if b.stride < b.bytes
+            || !b.stride.is_multiple_of(u64::from(self.header.alignment.blob))
+            || b.experts.is_empty()
         {
             return Err(bad(format!(
                 "{name}: {} slots of {} bytes at stride {}",
@@ -250,7 +262,15 @@ impl Rules<'_> {
         }
         let mut at = 0;
         for m in &b.matrices {
-            self.matrix(&m.name, m.layout, &m.shape, m.bytes, &m.parts, layouts, true)?;
+            let matrix = Matrix {
+                name: &m.name,
+                layout: m.layout,
+                shape: &m.shape,
+                bytes: m.bytes,
+                parts: &m.parts,
+                inside_expert: true,
+            };
+            self.matrix(matrix, layouts)?;
             let end = m.offset.checked_add(m.bytes).filter(|&e| e <= b.bytes && m.offset >= at);
             at = end.ok_or_else(|| bad(format!("{}: lies outside its blob or overlaps", m.name)))?;
         }
