@@ -196,7 +196,22 @@ mod tests {
     #[test]
     fn equals_plain_blake3_at_every_boundary_and_any_cut() {
         let mib = SUBTREE as usize;
-        for len in [1025, 2047, 2048, 2049, 3072, 4096, 5000, 65_537, mib - 1, mib, mib + 1, 2 * mib, 3 * mib + 1023, 5 * mib + 1025] {
+        for len in [
+            1025,
+            2047,
+            2048,
+            2049,
+            3072,
+            4096,
+            5000,
+            65_537,
+            mib - 1,
+            mib,
+            mib + 1,
+            2 * mib,
+            3 * mib + 1023,
+            5 * mib + 1025,
+        ] {
             let bytes = sample(len);
             for cut in [1024, 1536, 4096, 10_240, 1_114_112] {
                 let mut tree = TreeHash::new(len as u64);
