@@ -2,6 +2,7 @@
 
 use super::header::CardFileHeader;
 use super::*;
+use crate::gguf;
 use crate::hash::{self, Digest};
 use crate::layout::Layout;
 use crate::source::{FileSource, ReadAt};
@@ -23,6 +24,7 @@ pub struct Container {
     header: Header,
     manifest: Manifest,
     metadata: Metadata,
+    headers: Vec<gguf::Header>,
     table: Table,
     layouts: Vec<Layout>,
     card_files: Vec<Option<FileSource>>,
@@ -87,7 +89,8 @@ impl Container {
         let metadata = Metadata::parse(&metadata)?;
         let table = Table::parse(&table)?;
         let manifest = parse_manifest(&json)?;
-        let layouts = validate::validate(&header, &manifest, &metadata, &table)?;
+        let headers = parse_headers(&metadata)?;
+        let layouts = validate::validate(&header, &manifest, &headers, &table)?;
         let mut notes = Vec::new();
         let unknown = header.optional & !OPTIONAL_KNOWN;
         if unknown != 0 {
@@ -99,7 +102,18 @@ impl Container {
         for card in 0..header.cards.len() {
             card_files.push(open_card_file(&header, path, card)?);
         }
-        Ok(Self { path: path.into(), index, header, manifest, metadata, table, layouts, card_files, notes })
+        Ok(Self {
+            path: path.into(),
+            index,
+            header,
+            manifest,
+            metadata,
+            headers,
+            table,
+            layouts,
+            card_files,
+            notes,
+        })
     }
 
     /// The path it was opened at.
@@ -117,9 +131,14 @@ impl Container {
         &self.manifest
     }
 
-    /// The source's GGUF headers.
+    /// The source's GGUF headers as bytes.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
+    }
+
+    /// The source's GGUF headers, parsed: keys and values are in the first.
+    pub fn gguf_headers(&self) -> &[gguf::Header] {
+        &self.headers
     }
 
     /// The hash table.
@@ -244,6 +263,25 @@ impl Container {
         }
         Ok(())
     }
+}
+
+fn parse_headers(metadata: &Metadata) -> Result<Vec<gguf::Header>, ContainerError> {
+    let parse = |(i, shard): (usize, &ShardHeader)| {
+        let header = gguf::Header::parse(shard.header.clone(), shard.file_bytes, &format!("shard {i}"));
+        let header = header.map_err(|e| ContainerError::malformed("metadata section", e.to_string()))?;
+        match header.data_offset() == shard.data_offset {
+            true => Ok(header),
+            false => {
+                let what = format!(
+                    "data offset {}, its GGUF header says {}",
+                    shard.data_offset,
+                    header.data_offset()
+                );
+                Err(ContainerError::malformed("metadata section", what))
+            }
+        }
+    };
+    metadata.shards.iter().enumerate().map(parse).collect()
 }
 
 fn card_path(index: &Path, card: usize) -> PathBuf {

@@ -1,8 +1,9 @@
 //! The rules that hold between header, manifest, metadata and table of a well-formed container.
 
 use super::{
-    Bank, ContainerError, Header, Manifest, Metadata, Part, StoredTensor, Table, header::REQUIRED_SPLIT_CARDS,
+    Bank, ContainerError, Header, Manifest, Part, StoredTensor, Table, header::REQUIRED_SPLIT_CARDS,
 };
+use crate::gguf;
 use crate::layout::Layout;
 use crate::size;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -12,12 +13,13 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 pub(super) fn validate(
     header: &Header,
     manifest: &Manifest,
-    metadata: &Metadata,
+    headers: &[gguf::Header],
     table: &Table,
 ) -> Result<Vec<Layout>, ContainerError> {
-    let rules = Rules { header, manifest, metadata, table };
+    let rules = Rules { header, manifest, table };
     rules.regions()?;
     rules.cards()?;
+    rules.sources(headers)?;
     let layouts = rules.layouts()?;
     let mut owned = vec![false; table.blobs().len()];
     let mut names = HashSet::new();
@@ -58,7 +60,6 @@ struct Matrix<'a> {
 struct Rules<'a> {
     header: &'a Header,
     manifest: &'a Manifest,
-    metadata: &'a Metadata,
     table: &'a Table,
 }
 
@@ -137,6 +138,51 @@ impl Rules<'_> {
         }
         if next != self.table.blobs().len() as u64 {
             return table(format!("{} blobs lie on no card", self.table.blobs().len() as u64 - next));
+        }
+        Ok(())
+    }
+
+    /// The manifest lists the tensors of the source's own tables, in their order.
+    fn sources(&self, headers: &[gguf::Header]) -> Result<(), ContainerError> {
+        let m = self.manifest;
+        if m.sources.len() != headers.len() {
+            return Err(bad(format!(
+                "{} sources, the metadata section has {} shards",
+                m.sources.len(),
+                headers.len()
+            )));
+        }
+        for (i, (source, header)) in m.sources.iter().zip(headers).enumerate() {
+            if source.bytes != header.file_len() {
+                return Err(bad(format!(
+                    "source {i}: {} bytes, its shard has {}",
+                    source.bytes,
+                    header.file_len()
+                )));
+            }
+        }
+        let table =
+            headers.iter().enumerate().flat_map(|(shard, h)| h.tensors().iter().map(move |t| (shard, t)));
+        let count = headers.iter().map(|h| h.tensors().len()).sum::<usize>();
+        if m.source_tensors.len() != count {
+            return Err(bad(format!(
+                "{} source tensors, the GGUF headers have {count}",
+                m.source_tensors.len()
+            )));
+        }
+        for (listed, (shard, found)) in m.source_tensors.iter().zip(table) {
+            let same = listed.name == found.display_name()
+                && listed.shard as usize == shard
+                && listed.ty == found.ty
+                && listed.dims == found.dims();
+            if !same {
+                let what = format!(
+                    "source tensor {} differs from the GGUF header's {}",
+                    listed.name,
+                    found.display_name()
+                );
+                return Err(bad(what));
+            }
         }
         Ok(())
     }
@@ -317,10 +363,6 @@ impl Rules<'_> {
             for m in first.iter().flat_map(|b| &b.matrices) {
                 self.unique(names, &m.name)?;
             }
-        }
-        if self.manifest.sources.len() != self.metadata.shards.len() {
-            let (found, want) = (self.manifest.sources.len(), self.metadata.shards.len());
-            return Err(bad(format!("{found} sources, the metadata section has {want} shards")));
         }
         Ok(())
     }
