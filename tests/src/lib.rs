@@ -40,7 +40,8 @@ pub fn binary(name: &str) -> PathBuf {
         if profile.ends_with("release") {
             build.arg("--release");
         }
-        let status = build.current_dir(env!("CARGO_MANIFEST_DIR")).arg("--workspace").status().expect("cargo starts");
+        let status =
+            build.current_dir(env!("CARGO_MANIFEST_DIR")).arg("--workspace").status().expect("cargo starts");
         assert!(status.success(), "the binaries do not build");
     });
     profile.join(name)
@@ -55,7 +56,12 @@ pub fn run<S: AsRef<std::ffi::OsStr>>(name: &str, args: &[S]) -> Output {
 pub fn run_ok<S: AsRef<std::ffi::OsStr>>(name: &str, args: &[S]) -> Vec<u8> {
     let output = run(name, args);
     let shown: Vec<_> = args.iter().map(|a| a.as_ref().to_string_lossy()).collect();
-    assert!(output.status.success(), "{name} {}\n{}", shown.join(" "), String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{name} {}\n{}",
+        shown.join(" "),
+        String::from_utf8_lossy(&output.stderr)
+    );
     output.stdout
 }
 
@@ -68,7 +74,8 @@ pub fn read_f32(path: &Path) -> Vec<f32> {
 /// Normalised mean squared error: Σ(got − want)² / Σ want².
 pub fn nmse(got: &[f32], want: &[f32]) -> f64 {
     assert_eq!(got.len(), want.len(), "number of values");
-    let sum = |f: &dyn Fn(f64, f64) -> f64| got.iter().zip(want).map(|(&g, &w)| f(g.into(), w.into())).sum::<f64>();
+    let sum =
+        |f: &dyn Fn(f64, f64) -> f64| got.iter().zip(want).map(|(&g, &w)| f(g.into(), w.into())).sum::<f64>();
     sum(&|g, w| (g - w) * (g - w)) / sum(&|_, w| w * w)
 }
 
