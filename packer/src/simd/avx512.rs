@@ -1,0 +1,1 @@
+pub(super) use super::avx2::*;
