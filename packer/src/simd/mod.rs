@@ -18,6 +18,9 @@ use std::sync::OnceLock;
 /// The environment variable that forces a level.
 pub const VARIABLE: &str = "GANTRY_SIMD";
 
+/// An f32 without its sign bit, as an i32: magnitudes order like these bits.
+const MAGNITUDE: i32 = i32::MAX;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
     Portable,

@@ -1,6 +1,6 @@
 //! Plain Rust, shaped so that a compiler can vectorize it.
 
-use super::Float;
+use super::{Float, MAGNITUDE};
 use crate::q8_0::{BYTES, LEN, Stats};
 use gantry_formats::block::{GgmlType, fp16};
 
@@ -8,7 +8,8 @@ use gantry_formats::block::{GgmlType, fp16};
 /// with 0.5 itself, 0.49999997 + 0.5 would round up to 1.
 pub(super) const BELOW_HALF: f32 = 0.499_999_97;
 
-const MAGNITUDE: u32 = 0x7fff_ffff;
+/// 2⁻¹⁴: scales below it are subnormal.
+pub(super) const SMALLEST_NORMAL_F16: f32 = 0.000_061_035_156_25;
 
 pub(super) fn quantize(
     float: Float,
@@ -51,7 +52,7 @@ fn run<const SIZE: usize>(
 #[inline(always)]
 fn one(x: &[f32; LEN], quants: &mut [u8; LEN], stats: &mut Stats) -> Option<u16> {
     // Magnitudes order like their bits, infinities and then NaNs on top: one maximum finds both.
-    let top = x.iter().fold(0, |top: i32, v| top.max((v.to_bits() & MAGNITUDE) as i32)) as u32;
+    let top = x.iter().fold(0, |top: i32, v| top.max(v.to_bits() as i32 & MAGNITUDE)) as u32;
     if top >= fp16::F32_EXPONENT {
         return None;
     }
@@ -70,7 +71,7 @@ fn one(x: &[f32; LEN], quants: &mut [u8; LEN], stats: &mut Stats) -> Option<u16>
         let q = (y + BELOW_HALF.copysign(y)) as i32;
         *quant = q as u8;
         let error = v - stored * q as f32;
-        worst = worst.max((error.to_bits() & MAGNITUDE) as i32);
+        worst = worst.max(error.to_bits() as i32 & MAGNITUDE);
     }
     let worst = f32::from_bits(worst as u32);
     stats.blocks += 1;
