@@ -195,7 +195,7 @@ fn ties_and_their_neighbours() {
     }
 }
 
-/// Half a minute optimized: `cargo test --release -p gantry-packer -- --ignored`.
+/// Seconds when optimized: `cargo test --release -p gantry-packer -- --ignored`.
 #[test]
 #[ignore = "every f32 from -127 to 127"]
 fn every_value_rounds_half_away_from_zero() {
