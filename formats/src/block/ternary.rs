@@ -15,8 +15,8 @@ pub(super) fn tq1_0(block: &[u8; 54], out: &mut [f32; 256]) {
         let mut power = 1_u8;
         for row in out.chunks_exact_mut(bytes.len()) {
             for (x, &byte) in row.iter_mut().zip(bytes) {
-                let digit = u16::from(byte.wrapping_mul(power)) * 3 >> 8;
-                *x = d * (f32::from(digit) - 1.0);
+                let digit = u16::from(byte.wrapping_mul(power)) * 3;
+                *x = d * (f32::from(digit >> 8) - 1.0);
             }
             power = power.wrapping_mul(3);
         }
