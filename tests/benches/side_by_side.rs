@@ -18,7 +18,9 @@ fn main() {
     let only: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let wanted = |name: &str| only.is_empty() || only.iter().any(|o| name.contains(o.as_str()));
     let scratch = tempfile::tempdir_in(target()).expect("a scratch folder");
-    println!("| what | Gantry | baseline | median A | median B | ratio | goal |\n|---|---|---|---|---|---|---|");
+    println!(
+        "| what | Gantry | baseline | median A | median B | ratio | goal |\n|---|---|---|---|---|---|---|"
+    );
     if wanted("convert-lossless") || wanted("verify") {
         let large = large_q8_0();
         if wanted("convert-lossless") {
@@ -114,7 +116,17 @@ fn large_q8_0() -> PathBuf {
 }
 
 fn convert(input: &Path, output: &Path, recipe: &str) -> Command {
-    let args = ["convert", "--allow-incomplete", "--force", "--no-resume", "--threads", "2", "--recipe", recipe, "-o"];
+    let args = [
+        "convert",
+        "--allow-incomplete",
+        "--force",
+        "--no-resume",
+        "--threads",
+        "2",
+        "--recipe",
+        recipe,
+        "-o",
+    ];
     let mut c = command(binary("gantry"), &args.map(std::ffi::OsStr::new));
     c.arg(output).arg(input);
     c
@@ -134,15 +146,27 @@ fn convert_lossless(large: &Path, scratch: &Path) {
         let _ = std::fs::remove_file(&ours);
         timed(convert(large, &ours, "lossless"))
     };
-    pair("convert 1.1 GB Q8_0, hashing included", ["convert --recipe lossless", "cp + sync"], 0.7, ours, copy);
+    pair(
+        "convert 1.1 GB Q8_0, hashing included",
+        ["convert --recipe lossless", "cp + sync"],
+        0.7,
+        ours,
+        copy,
+    );
     let _ = std::fs::remove_file(&theirs);
 }
 
 fn verify(large: &Path, scratch: &Path) {
     let container = scratch.join("verify.gantry");
     timed(convert(large, &container, "lossless"));
-    let ours = || timed(command(binary("gantry"), &["verify".as_ref(), "--threads".as_ref(), "2".as_ref(), container.as_os_str()]));
-    let cat = || timed(command("sh", &["-c".as_ref(), "cat \"$0\" > /dev/null".as_ref(), container.as_os_str()]));
+    let ours = || {
+        timed(command(
+            binary("gantry"),
+            &["verify".as_ref(), "--threads".as_ref(), "2".as_ref(), container.as_os_str()],
+        ))
+    };
+    let cat =
+        || timed(command("sh", &["-c".as_ref(), "cat \"$0\" > /dev/null".as_ref(), container.as_os_str()]));
     pair("verify 1.1 GB", ["verify", "cat > /dev/null"], 0.8, ours, cat);
     if Command::new("b3sum").arg("--version").output().is_err() {
         println!("| verify 1.1 GB | verify | b3sum | not measured: b3sum is not on the PATH | | | |");
@@ -167,7 +191,13 @@ fn convert_q8(scratch: &Path) {
         let _ = std::fs::remove_file(&ours);
         timed(convert(&source, &ours, "q8"))
     };
-    pair("SmolLM2 BF16 → Q8_0, hashing included", ["convert --recipe q8", "llama-quantize"], 2.0, ours, llama);
+    pair(
+        "SmolLM2 BF16 → Q8_0, hashing included",
+        ["convert --recipe q8", "llama-quantize"],
+        2.0,
+        ours,
+        llama,
+    );
 }
 
 fn speed(scratch: &Path) {
@@ -175,15 +205,29 @@ fn speed(scratch: &Path) {
     let container = scratch.join("speed.gantry");
     timed(convert(&source, &container, "lossless"));
     let Some(bench) = peer("llama-bench") else {
-        println!("| SmolLM2 Q8_0, 2 threads | gantry-run bench | llama-bench | not measured: LLAMA_CPP is not set | | | |");
+        println!(
+            "| SmolLM2 Q8_0, 2 threads | gantry-run bench | llama-bench | not measured: LLAMA_CPP is not set | | | |"
+        );
         return;
     };
     let (mut ours, mut theirs) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
     for _ in 0..PASSES {
-        let out = run_ok("gantry-run", &[
-            "bench".as_ref(), container.as_os_str(), "--threads".as_ref(), "2".as_ref(), "-p".as_ref(), "128".as_ref(), "-n".as_ref(),
-            "64".as_ref(), "-r".as_ref(), "3".as_ref(), "--json".as_ref(),
-        ]);
+        let out = run_ok(
+            "gantry-run",
+            &[
+                "bench".as_ref(),
+                container.as_os_str(),
+                "--threads".as_ref(),
+                "2".as_ref(),
+                "-p".as_ref(),
+                "128".as_ref(),
+                "-n".as_ref(),
+                "64".as_ref(),
+                "-r".as_ref(),
+                "3".as_ref(),
+                "--json".as_ref(),
+            ],
+        );
         let json: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
         ours[0].push(json["prompt"]["tokens_per_second"].as_f64().expect("a rate"));
         ours[1].push(json["decode"]["tokens_per_second"].as_f64().expect("a rate"));
@@ -197,6 +241,9 @@ fn speed(scratch: &Path) {
     }
     for (i, what) in ["prompt, 128 tokens", "decode, 64 tokens"].iter().enumerate() {
         let (a, b) = (median(ours[i].clone()), median(theirs[i].clone()));
-        println!("| SmolLM2 Q8_0, 2 threads, {what} | gantry-run bench | llama-bench | {a:.1} tok/s | {b:.1} tok/s | {:.2} | ≥ 1.0 |", a / b);
+        println!(
+            "| SmolLM2 Q8_0, 2 threads, {what} | gantry-run bench | llama-bench | {a:.1} tok/s | {b:.1} tok/s | {:.2} | ≥ 1.0 |",
+            a / b
+        );
     }
 }

@@ -92,16 +92,19 @@ fn smollm2_writes_what_llama_cpp_writes() {
         let vocab = all.len() / ids.len();
         let row = |i: usize| &all[i * vocab..(i + 1) * vocab];
 
-        // The golden file has the five largest logits of the prompt's last row.
-        let loose = if model.contains("F32") { 2e-4 } else { 0.35 };
-        for pair in case["last_row_top5"].as_array().expect("pairs") {
-            let (id, value) = (pair[0].as_u64().expect("an id") as usize, pair[1].as_f64().expect("a logit"));
-            let got = f64::from(row(prompt_len - 1)[id]);
-            assert!(
-                (got - value).abs() <= loose,
-                "{model} {prompt:?}: logit of {id} is {got}, llama.cpp's {value}"
-            );
-        }
+        // The golden file has the five largest logits of the prompt's last row, with five decimals.
+        let pairs = case["last_row_top5"].as_array().expect("pairs").iter();
+        let (got, want_top): (Vec<f32>, Vec<f32>) = pairs
+            .map(|p| {
+                (
+                    row(prompt_len - 1)[p[0].as_u64().expect("an id") as usize],
+                    p[1].as_f64().expect("a logit") as f32,
+                )
+            })
+            .unzip();
+        let (top, bound) = (nmse(&got, &want_top), if model.contains("F32") { 1e-8 } else { 1e-3 });
+        println!("{model} {prompt:?}: NMSE of the five largest logits {top:.2e}");
+        assert!(top <= bound, "{model} {prompt:?}: {got:?}, llama.cpp {want_top:?}");
         // Teacher-forced: each step's best token is llama.cpp's, or a shown near-tie.
         for (step, &want) in want.iter().enumerate() {
             let row = row(prompt_len - 1 + step);
