@@ -5,11 +5,8 @@ mod cli;
 mod failure;
 mod glob;
 mod interrupt;
-mod journal;
-mod output;
 mod pack;
 mod plan;
-mod progress;
 mod recipe;
 
 use clap::{CommandFactory, Parser, Subcommand};

@@ -2,11 +2,11 @@
 
 use super::{ShapeArgs, header_bytes, print};
 use crate::interrupt::Interrupt;
-use crate::journal::{Fingerprint, Journal};
-use crate::output::{Names, Outputs, Stamp};
+use crate::pack::journal::{Fingerprint, Journal};
+use crate::pack::output::{Names, Outputs, Stamp};
 use crate::pack::{self, Failure, Job, Summary};
 use crate::plan::{Plan, json, size_text, table};
-use crate::progress::Progress;
+use crate::pack::progress::Progress;
 use anyhow::{Error, Result};
 use clap::Args;
 use gantry_formats::gguf::Gguf;
@@ -61,7 +61,7 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<()> {
     let read: u64 = plan.shards.iter().map(|s| s.bytes).sum();
     if args.json {
         let mut doc = json(&plan, needed, names.free());
-        doc["kind"] = "convert".into();
+        doc["command"] = "convert".into();
         doc["result"] = value!({
             "output": names.index().display().to_string(),
             "root": summary.root,

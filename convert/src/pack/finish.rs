@@ -2,7 +2,7 @@
 
 use super::{Failure, Job, Packed, worker::write_failure};
 use crate::failure::Refusal;
-use crate::output::Stamp;
+use crate::pack::output::Stamp;
 use crate::plan::Plan;
 use anyhow::{Context, Result};
 use gantry_formats::container::{

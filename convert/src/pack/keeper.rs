@@ -2,7 +2,7 @@
 
 use super::worker::write_failure;
 use super::{Failure, Job};
-use crate::journal::{Entry, Journal};
+use crate::pack::journal::{Entry, Journal};
 use anyhow::Context;
 use gantry_formats::hash::{self, Digest};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};

@@ -8,6 +8,9 @@
 //! work nor the number of threads shows in the result.
 
 mod blob;
+pub(crate) mod journal;
+pub(crate) mod output;
+pub(crate) mod progress;
 mod fault;
 mod finish;
 mod keeper;
@@ -19,10 +22,10 @@ pub(crate) use finish::{Summary, finish, metadata};
 pub(crate) use keeper::Done;
 
 use crate::interrupt::Interrupt;
-use crate::journal::Journal;
-use crate::output::Outputs;
+use crate::pack::journal::Journal;
+use crate::pack::output::Outputs;
 use crate::plan::{CHUNK, Plan};
-use crate::progress::Progress;
+use crate::pack::progress::Progress;
 use anyhow::{Error, Result};
 use blob::Growing;
 use gantry_formats::gguf::Gguf;

@@ -2,8 +2,8 @@
 
 use super::blob::finish_tree;
 use super::{Done, Job, MAX_THREADS};
-use crate::journal::Entry;
-use crate::progress::Progress;
+use crate::pack::journal::Entry;
+use crate::pack::progress::Progress;
 use anyhow::Result;
 use gantry_formats::hash;
 use std::os::unix::fs::FileExt;

@@ -3,7 +3,7 @@
 use super::window::{Chunk, Window};
 use super::{Done, Engine, Failure, fault};
 use crate::failure::Refusal;
-use crate::journal::Entry;
+use crate::pack::journal::Entry;
 use crate::plan::TensorPlan;
 use anyhow::Context;
 use gantry_formats::block::GgmlType;

@@ -16,7 +16,7 @@ pub(crate) fn json(plan: &Plan, needed: u64, free: Option<u64>) -> Value {
     });
     json!({
         "schema": SCHEMA,
-        "kind": "plan",
+        "command": "plan",
         "model": plan.model,
         "recipe": plan.recipe,
         "target": plan.target,

@@ -5,7 +5,7 @@
 //! says of a blob is believed only after the partial file's bytes have been hashed again.
 
 use crate::failure::Refusal;
-use crate::output::Stamp;
+use crate::pack::output::Stamp;
 use crate::plan::{Plan, json};
 use anyhow::{Context, Result};
 use gantry_formats::exit::Exit;
