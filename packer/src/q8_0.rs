@@ -3,10 +3,10 @@
 //! The planes hold the bytes of the 34-byte blocks, reordered. What a block's bytes must be is defined by
 //! [`gantry_formats::block::q8_0`]; everything here gives the same, faster.
 
-use crate::PackError;
 use crate::simd::{self, Float, Level};
+use crate::{PackError, finite};
 use gantry_formats::block::q8_0::{self as truth, Q8Error};
-use gantry_formats::block::{BlockError, GgmlType, dequantize, finite, fp16};
+use gantry_formats::block::{BlockError, GgmlType, dequantize};
 
 /// Values per block.
 pub const LEN: usize = truth::LEN;
@@ -136,9 +136,7 @@ fn quantize_other(
         src.chunks(STRIDE / len * size).zip(quants.chunks_mut(STRIDE)).zip(scales.chunks_mut(STRIDE / 16));
     for (i, ((src, quants), scales)) in chunks.enumerate() {
         let moved = |error: PackError| error.moved((i * STRIDE) as u64, (i * STRIDE / len) as u64);
-        if let Some(fault) = finite::first_fault(ty, src) {
-            return Err(moved(fault.into()));
-        }
+        finite::check_finite_at(level, ty, src).map_err(moved)?;
         let n = quants.len();
         let (values, bytes) = (&mut values[..n], &mut bytes[..4 * n]);
         dequantize(ty, src, values)?;
@@ -166,15 +164,16 @@ pub fn split_q8_0_at(
     let blocks = blocks_of(GgmlType::Q8_0, src)?;
     expect_planes(blocks, quants.len(), scales.len())?;
     level.split(src, quants, scales);
-    let subnormal = count_subnormal(scales);
-    match scales.as_chunks().0.iter().position(|s| !fp16::f16_is_finite(u16::from_le_bytes(*s))) {
-        None => Ok(Stats { blocks: blocks as u64, subnormal, ..Stats::default() }),
-        Some(block) => {
-            let scale = fp16::f16_to_f32(u16::from_le_bytes([scales[2 * block], scales[2 * block + 1]]));
-            let kind = finite::NonFinite::of(scale).unwrap_or(finite::NonFinite::Nan);
-            Err(PackError::NonFiniteScale { block: block as u64, field: "scale", kind })
-        }
+    if let Err(fault) = finite::check_finite_at(level, GgmlType::F16, scales) {
+        // Element i of the scale plane is the scale of block i.
+        return Err(match fault {
+            PackError::NonFinite { element, kind } => {
+                PackError::NonFiniteScale { block: element, field: "scale", kind }
+            }
+            other => other,
+        });
     }
+    Ok(Stats { blocks: blocks as u64, subnormal: count_subnormal(scales), ..Stats::default() })
 }
 
 fn count_subnormal(scales: &[u8]) -> u64 {

@@ -195,6 +195,29 @@ fn ties_and_their_neighbours() {
     }
 }
 
+/// Seconds when optimized: `cargo test --release -p gantry-packer -- --ignored`.
+#[test]
+#[ignore = "every f32 from -127 to 127"]
+fn every_value_rounds_half_away_from_zero() {
+    const BATCH: usize = 16 * 1024;
+    let mut next = 0_u32;
+    while next <= 127.0_f32.to_bits() {
+        let mut x = vec![127.0_f32; BATCH * LEN];
+        for (i, block) in x.as_chunks_mut::<LEN>().0.iter_mut().enumerate() {
+            for v in &mut block[1..] {
+                *v = f32::from_bits(next.min(127.0_f32.to_bits()) | (i as u32 & 1) << 31);
+                next += 1;
+            }
+        }
+        let src = bytes_of_f32(&x);
+        let want: Vec<u8> = x.iter().map(|x| x.round() as i8 as u8).collect();
+        for level in Level::available() {
+            let (quants, _, _) = quantized(level, GgmlType::F32, &src).expect("finite");
+            assert!(quants == want, "{} before {next:08x}", level.name());
+        }
+    }
+}
+
 #[test]
 fn random_floats_of_every_size_and_count() {
     let mut random = Random(1);

@@ -129,11 +129,10 @@ mod tests {
                 assert!(out.iter().all(|x| x.to_bits() != 0x7fc0_1234), "{ty} {fill:02x}");
             }
             let mut out = vec![0.0; len];
-            assert_eq!(
-                dequantize(ty, &vec![0; size + 1], &mut out).is_err(),
-                size > 1 || len != 1 || out.len() != 2,
-                "{ty}"
-            );
+            if size > 1 {
+                let ragged = dequantize(ty, &vec![0; size + 1], &mut out);
+                assert_eq!(ragged, Err(BlockError::Ragged { ty, bytes: size + 1 }));
+            }
             assert!(matches!(dequantize(ty, &vec![0; 2 * size], &mut out), Err(BlockError::Room { .. })));
             assert_eq!(dequantize(ty, &[], &mut []), Ok(()));
         }

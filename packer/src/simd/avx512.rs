@@ -29,25 +29,23 @@ pub(super) unsafe fn quantize(
     }
 }
 
-/// The 32 values of a block, for `FLOAT` 0 = F32, 1 = F16, 2 = BF16 in `SIZE` bytes.
+/// Sixteen of a block's 32 values, `part` 0 or 1, for `FLOAT` 0 = F32, 1 = F16, 2 = BF16 in `SIZE` bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn load<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE]) -> [__m512; 2] {
+fn load<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE], part: usize) -> __m512 {
     const { assert!(SIZE == if FLOAT == 0 { 4 * LEN } else { 2 * LEN }) };
-    std::array::from_fn(|i| {
-        let at = block[SIZE / 2 * i..].as_ptr();
-        // SAFETY: half i of the block is SIZE / 2 bytes: 64 for F32, 32 for the halves, which is what is read,
-        // unaligned. `from_fn` calls this closure here, inside the function that has the features.
-        unsafe {
-            match FLOAT {
-                0 => _mm512_loadu_ps(at.cast()),
-                1 => _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())),
-                _ => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(
-                    at.cast(),
-                )))),
+    let at = block[SIZE / 2 * part..][..SIZE / 2].as_ptr();
+    // SAFETY: SIZE / 2 bytes are there: 64 for F32, 32 for the halves, which is what is read, unaligned.
+    unsafe {
+        match FLOAT {
+            0 => _mm512_loadu_ps(at.cast()),
+            1 => _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())),
+            _ => {
+                let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(at.cast()));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
             }
         }
-    })
+    }
 }
 
 /// Magnitudes of which the largest is the block's.
@@ -63,21 +61,38 @@ fn tops<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE]) -> __m512i {
         let even = _mm512_and_si512(_mm512_slli_epi32::<16>(pairs), magnitude);
         return _mm512_max_epu32(odd, even);
     }
-    let [a, b] = load::<FLOAT, SIZE>(block).map(|x| _mm512_and_si512(_mm512_castps_si512(x), magnitude));
-    _mm512_max_epu32(a, b)
+    let low = _mm512_and_si512(_mm512_castps_si512(load::<FLOAT, SIZE>(block, 0)), magnitude);
+    let high = _mm512_and_si512(_mm512_castps_si512(load::<FLOAT, SIZE>(block, 1)), magnitude);
+    _mm512_max_epu32(low, high)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn max_of_pairs(a: __m512i, b: __m512i) -> __m512i {
+    _mm512_max_epu32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn max_of_quads(a: __m512i, b: __m512i) -> __m512i {
+    _mm512_max_epu32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn max_of_quarters(a: __m512i, b: __m512i) -> __m512i {
+    _mm512_max_epu32(_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b))
 }
 
 /// Lane i of the result is the largest u32 of `v[i]`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn maxima(v: [__m512i; LANES]) -> __m512i {
-    let two = |a, b| _mm512_max_epu32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-    let four = |a, b| _mm512_max_epu32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-    let wide =
-        |a, b| _mm512_max_epu32(_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
-    let [a, b, c, d] =
-        std::array::from_fn(|i| four(two(v[4 * i], v[4 * i + 1]), two(v[4 * i + 2], v[4 * i + 3])));
-    wide(wide(a, b), wide(c, d))
+    let mut quads = [_mm512_setzero_si512(); 4];
+    for (quad, v) in quads.iter_mut().zip(v.as_chunks::<4>().0) {
+        *quad = max_of_quads(max_of_pairs(v[0], v[1]), max_of_pairs(v[2], v[3]));
+    }
+    max_of_quarters(max_of_quarters(quads[0], quads[1]), max_of_quarters(quads[2], quads[3]))
 }
 
 #[inline]
@@ -96,8 +111,11 @@ fn run<const FLOAT: u8, const SIZE: usize>(
     for (i, (blocks, (quants, scales))) in
         batches.iter().zip(quant_batches.iter_mut().zip(scale_batches)).enumerate()
     {
-        let amax =
-            _mm512_castsi512_ps(maxima(std::array::from_fn(|lane| tops::<FLOAT, SIZE>(&blocks[lane]))));
+        let mut top = [_mm512_setzero_si512(); LANES];
+        for (top, block) in top.iter_mut().zip(blocks) {
+            *top = tops::<FLOAT, SIZE>(block);
+        }
+        let amax = _mm512_castsi512_ps(maxima(top));
         let d = _mm512_div_ps(amax, _mm512_set1_ps(127.0));
         let reciprocal = _mm512_div_ps(_mm512_set1_ps(1.0), d);
         let finite = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(reciprocal, _mm512_set1_ps(f32::INFINITY));
@@ -122,9 +140,11 @@ fn run<const FLOAT: u8, const SIZE: usize>(
             _mm512_storeu_ps(ds.as_mut_ptr(), stored);
             (ids, ds)
         };
-        let worst = maxima(std::array::from_fn(|lane| {
-            one(load::<FLOAT, SIZE>(&blocks[lane]), ids[lane], ds[lane], &mut quants[lane])
-        }));
+        let mut worst = [_mm512_setzero_si512(); LANES];
+        for lane in 0..LANES {
+            worst[lane] = one::<FLOAT, SIZE>(&blocks[lane], ids[lane], ds[lane], &mut quants[lane]);
+        }
+        let worst = maxima(worst);
         errors = _mm512_max_epu32(errors, worst);
         // The first operand of `max` gives way to the second where it is NaN: 0/0, an all-zero block.
         relative = _mm512_max_ps(_mm512_div_ps(_mm512_castsi512_ps(worst), amax), relative);
@@ -145,13 +165,19 @@ fn run<const FLOAT: u8, const SIZE: usize>(
 /// Writes one block's quants; gives the magnitudes of sixteen maxima of its errors.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn one(x: [__m512; 2], id: f32, d: f32, quants: &mut [u8; LEN]) -> __m512i {
+fn one<const FLOAT: u8, const SIZE: usize>(
+    block: &[u8; SIZE],
+    id: f32,
+    d: f32,
+    quants: &mut [u8; LEN],
+) -> __m512i {
     let magnitude = _mm512_set1_epi32(MAGNITUDE);
     let below_half = _mm512_castps_si512(_mm512_set1_ps(BELOW_HALF));
     let (id, d) = (_mm512_set1_ps(id), _mm512_set1_ps(d));
     let (halves, _) = quants.as_chunks_mut::<16>();
     let mut errors = _mm512_setzero_si512();
-    for (x, quants) in x.into_iter().zip(halves) {
+    for (part, quants) in halves.iter_mut().enumerate() {
+        let x = load::<FLOAT, SIZE>(block, part);
         let y = _mm512_mul_ps(x, id);
         // magnitude ? below_half : y, bit by bit: the constant with y's sign.
         let half = _mm512_ternarylogic_epi32::<0xca>(magnitude, below_half, _mm512_castps_si512(y));

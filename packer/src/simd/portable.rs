@@ -9,7 +9,7 @@ use gantry_formats::block::{GgmlType, fp16};
 pub(super) const BELOW_HALF: f32 = 0.499_999_97;
 
 /// 2⁻¹⁴: scales below it are subnormal.
-pub(super) const SMALLEST_NORMAL_F16: f32 = 0.000_061_035_156_25;
+pub(super) const SMALLEST_NORMAL_F16: f32 = 1.0 / 16_384.0;
 
 pub(super) fn quantize(
     float: Float,
