@@ -49,7 +49,9 @@ fn exit_of_link(link: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     let io = link.downcast_ref::<std::io::Error>()?;
     Some(match io.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::OutOfMemory => Exit::Resources,
-        std::io::ErrorKind::NotFound | std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::IsADirectory => Exit::Input,
+        std::io::ErrorKind::NotFound
+        | std::io::ErrorKind::PermissionDenied
+        | std::io::ErrorKind::IsADirectory => Exit::Input,
         _ => Exit::Other,
     })
 }
