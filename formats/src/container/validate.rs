@@ -175,8 +175,11 @@ impl Rules<'_> {
         let (rows, cols) =
             matrix_dims(shape).ok_or_else(|| bad(format!("{name}: shape {shape:?} overflows")))?;
         if layout.bytes(rows, cols) != Some(bytes) {
-            let want = layout.bytes(rows, cols);
-            return Err(bad(format!("{name}: {bytes} bytes, layout {layout} of {shape:?} has {want:?}")));
+            let want = match layout.bytes(rows, cols) {
+                Some(want) => format!("{layout} of {shape:?} has {want}"),
+                None => format!("{layout} cannot have the shape {shape:?}"),
+            };
+            return Err(bad(format!("{name}: {bytes} bytes, {want}")));
         }
         let mut next = 0u64;
         for part in parts {
