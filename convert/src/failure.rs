@@ -3,6 +3,7 @@
 use gantry_formats::arch::HparamsError;
 use gantry_formats::container::ContainerError;
 use gantry_formats::exit::{Exit, ExitCode};
+use gantry_formats::gguf::GgufError;
 use gantry_formats::layout::LayoutError;
 use std::fmt;
 
@@ -43,13 +44,18 @@ fn exit_of_link(link: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     if let Some(e) = link.downcast_ref::<LayoutError>() {
         return Some(e.exit());
     }
+    if let Some(e) = link.downcast_ref::<GgufError>() {
+        return Some(e.exit());
+    }
     if let Some(e) = link.downcast_ref::<HparamsError>() {
         return Some(e.exit());
     }
     let io = link.downcast_ref::<std::io::Error>()?;
     Some(match io.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::OutOfMemory => Exit::Resources,
-        std::io::ErrorKind::NotFound | std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::IsADirectory => Exit::Input,
+        std::io::ErrorKind::NotFound
+        | std::io::ErrorKind::PermissionDenied
+        | std::io::ErrorKind::IsADirectory => Exit::Input,
         _ => Exit::Other,
     })
 }
