@@ -38,27 +38,48 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let container = folder.join(format!("{stem}.gantry"));
     let gantry = std::env::current_exe().context("where is this program?")?;
     let gantry_run = built_gantry_run()?;
-    let step = |what: &str, name: &str, program: &Path, args: &[&OsStr]| show_and_run(what, name, program, args);
+    let step =
+        |what: &str, name: &str, program: &Path, args: &[&OsStr]| show_and_run(what, name, program, args);
     let word = OsStr::new;
     let (model, container) = (model.as_os_str(), container.as_os_str());
-    step("Pack the model for this CPU", "gantry", &gantry, &[
-        word("convert"), model, word("-o"), container, word("--recipe"), word("q8"), word("--force"),
-    ])?;
+    step(
+        "Pack the model for this CPU",
+        "gantry",
+        &gantry,
+        &[word("convert"), model, word("-o"), container, word("--recipe"), word("q8"), word("--force")],
+    )?;
     step("See what is inside", "gantry", &gantry, &[word("inspect"), container])?;
     step("Check every byte", "gantry", &gantry, &[word("verify"), container])?;
-    step("Lift it into memory, verified, and run it", "gantry-run", &gantry_run, &[
-        container, word("-p"), word("The capital of France is"), word("-n"), word("32"), word("--greedy"),
-    ])?;
-    step("Ask it something", "gantry-run", &gantry_run, &[
-        container, word("--chat"), word("-p"), word("Write one sentence about the sea."), word("-n"), word("64"), word("--greedy"),
-    ])
+    step(
+        "Lift it into memory, verified, and run it",
+        "gantry-run",
+        &gantry_run,
+        &[container, word("-p"), word("The capital of France is"), word("-n"), word("32"), word("--greedy")],
+    )?;
+    step(
+        "Ask it something",
+        "gantry-run",
+        &gantry_run,
+        &[
+            container,
+            word("--chat"),
+            word("-p"),
+            word("Write one sentence about the sea."),
+            word("-n"),
+            word("64"),
+            word("--greedy"),
+        ],
+    )
 }
 
 fn show_and_run(what: &str, name: &str, program: &Path, args: &[&OsStr]) -> anyhow::Result<()> {
     let shown: Vec<String> = args.iter().map(|a| shell_word(&a.to_string_lossy())).collect();
     println!("\n# {what}\n$ {name} {}", shown.join(" "));
     std::io::stdout().flush()?;
-    let status = Command::new(program).args(args).status().with_context(|| format!("cannot start {}", program.display()))?;
+    let status = Command::new(program)
+        .args(args)
+        .status()
+        .with_context(|| format!("cannot start {}", program.display()))?;
     println!();
     match status.success() {
         true => Ok(()),
@@ -68,7 +89,11 @@ fn show_and_run(what: &str, name: &str, program: &Path, args: &[&OsStr]) -> anyh
 
 fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) { word.into() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    if !word.is_empty() && word.chars().all(plain) {
+        word.into()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 fn cache_folder() -> anyhow::Result<PathBuf> {
@@ -81,7 +106,8 @@ fn cache_folder() -> anyhow::Result<PathBuf> {
 /// `cargo run --bin gantry` builds this program alone: when started by cargo, build the other one too.
 fn built_gantry_run() -> anyhow::Result<PathBuf> {
     let path = runner::gantry_run()?;
-    if let (Some(cargo), Some(manifest)) = (std::env::var_os("CARGO"), std::env::var_os("CARGO_MANIFEST_DIR")) {
+    if let (Some(cargo), Some(manifest)) = (std::env::var_os("CARGO"), std::env::var_os("CARGO_MANIFEST_DIR"))
+    {
         let release = path.parent().is_some_and(|p| p.ends_with("release"));
         let mut args = vec![OsStr::new("build"), OsStr::new("--bin"), OsStr::new("gantry-run")];
         if release {
@@ -89,7 +115,8 @@ fn built_gantry_run() -> anyhow::Result<PathBuf> {
         }
         let shown: Vec<_> = args.iter().map(|a| a.to_string_lossy()).collect();
         println!("# Build the runtime\n$ cargo {}", shown.join(" "));
-        let status = Command::new(cargo).args(&args).current_dir(manifest).status().context("cannot start cargo")?;
+        let status =
+            Command::new(cargo).args(&args).current_dir(manifest).status().context("cannot start cargo")?;
         if !status.success() {
             return Err(Refusal::new(Exit::Other, format!("cargo build ended with {status}")));
         }
@@ -136,7 +163,8 @@ fn download(scratch: &Path) -> anyhow::Result<PathBuf> {
 fn python(args: &[&str]) -> anyhow::Result<()> {
     println!("$ python3 {}", args.iter().map(|a| shell_word(a)).collect::<Vec<_>>().join(" "));
     let status = Command::new("python3").args(args).status();
-    let status = status.context("cannot start python3, which gets the model; or give a GGUF: gantry demo MODEL.gguf")?;
+    let status = status
+        .context("cannot start python3, which gets the model; or give a GGUF: gantry demo MODEL.gguf")?;
     match status.success() {
         true => Ok(()),
         false => Err(Refusal::new(

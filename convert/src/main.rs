@@ -2,12 +2,14 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod demo;
 mod failure;
 mod glob;
 mod interrupt;
 mod pack;
 mod plan;
 mod recipe;
+mod runner;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
@@ -24,6 +26,14 @@ struct Cli {
 enum Command {
     Plan(cli::PlanArgs),
     Convert(cli::ConvertArgs),
+    Demo(demo::DemoArgs),
+    /// Runs a container: hands over to `gantry-run` beside this program.
+    #[command(disable_help_flag = true)]
+    Run {
+        /// Arguments of `gantry-run`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<std::ffi::OsString>,
+    },
     /// Prints a completion script for a shell.
     Completions {
         /// The shell.
@@ -36,6 +46,8 @@ fn main() -> ExitCode {
     let result: anyhow::Result<()> = match &cli.command {
         Command::Plan(args) => cli::plan(args),
         Command::Convert(args) => cli::convert(args),
+        Command::Demo(args) => demo::run(args),
+        Command::Run { args } => runner::run(args),
         Command::Completions { shell } => completions(*shell),
     };
     match result {

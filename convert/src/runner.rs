@@ -18,7 +18,8 @@ pub(crate) fn gantry_run() -> anyhow::Result<PathBuf> {
 pub(crate) fn run(args: &[OsString]) -> anyhow::Result<()> {
     let path = gantry_run()?;
     if !path.exists() {
-        let message = format!("{} is missing; build it with `cargo build --release --bin gantry-run`", path.display());
+        let message =
+            format!("{} is missing; build it with `cargo build --release --bin gantry-run`", path.display());
         return Err(Refusal::new(Exit::Other, message));
     }
     let error = Command::new(&path).args(args).exec();

@@ -119,24 +119,10 @@ impl Container {
                 None
             }));
         }
-<<<<<<< HEAD
-        Ok(Self {
-            path: path.into(),
-            index,
-            header,
-            manifest,
-            metadata,
-            headers,
-            table,
-            layouts,
-            card_files,
-            notes,
-        })
-=======
         let path = path.into();
-        let container = Self { path, index, header, manifest, metadata, table, layouts, card_files, notes };
+        let container =
+            Self { path, index, header, manifest, metadata, headers, table, layouts, card_files, notes };
         Ok((container, faults))
->>>>>>> refs/heads/pack
     }
 
     /// The path it was opened at.

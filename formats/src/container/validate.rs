@@ -104,6 +104,43 @@ impl Rules<'_> {
     fn cards(&self) -> Result<(), ContainerError> {
         let h = self.header;
         let table = |what: String| Err(ContainerError::malformed("hash table", what));
+        if self.manifest.cards.len() != h.cards.len() {
+            return Err(bad(format!(
+                "{} cards, the header has {}",
+                self.manifest.cards.len(),
+                h.cards.len()
+            )));
+        }
+        let mut next = 0u64;
+        for (card, c) in h.cards.iter().enumerate() {
+            let end = c.first_blob.checked_add(c.blobs).filter(|&end| end <= self.table.blobs().len() as u64);
+            let Some(end) = end.filter(|_| c.first_blob == next) else {
+                return table(format!("card {card}: blobs {} + {} are not the next", c.first_blob, c.blobs));
+            };
+            let blobs = &self.table.blobs()[next as usize..end as usize];
+            let mut at = 0;
+            for (i, blob) in blobs.iter().enumerate() {
+                let stop = blob.offset.checked_add(blob.bytes);
+                let aligned = blob.offset % u64::from(h.alignment.tensor) == 0;
+                let Some(stop) = stop
+                    .filter(|&s| s <= c.bytes && blob.offset >= at && aligned && blob.card == card as u64)
+                else {
+                    return table(format!("blob {} is misplaced on card {card}", next + i as u64));
+                };
+                at = stop;
+            }
+            let digest = Header::compute_card_digest(&h.container_id, card, blobs.iter().map(|b| &b.hash));
+            if digest != c.digest {
+                return Err(ContainerError::integrity(
+                    format!("card {card}"),
+                    "its digest does not match its blob hashes",
+                ));
+            }
+            next = end;
+        }
+        if next != self.table.blobs().len() as u64 {
+            return table(format!("{} blobs lie on no card", self.table.blobs().len() as u64 - next));
+        }
         Ok(())
     }
 
