@@ -1,1 +1,5 @@
 //! The lean runtime.
+
+pub mod sample;
+#[cfg(feature = "text")]
+pub mod text;
