@@ -8,12 +8,12 @@
 //! work nor the number of threads shows in the result.
 
 mod blob;
-pub(crate) mod journal;
-pub(crate) mod output;
-pub(crate) mod progress;
 mod fault;
 mod finish;
+pub(crate) mod journal;
 mod keeper;
+pub(crate) mod output;
+pub(crate) mod progress;
 mod resume;
 mod window;
 mod worker;
@@ -24,8 +24,8 @@ pub(crate) use keeper::Done;
 use crate::interrupt::Interrupt;
 use crate::pack::journal::Journal;
 use crate::pack::output::Outputs;
-use crate::plan::{CHUNK, Plan};
 use crate::pack::progress::Progress;
+use crate::plan::{CHUNK, Plan};
 use anyhow::{Error, Result};
 use blob::Growing;
 use gantry_formats::gguf::Gguf;
