@@ -12,6 +12,7 @@ mod error;
 mod header;
 pub mod limits;
 mod magic;
+mod metadata;
 mod name;
 mod owned;
 mod parse;
