@@ -4,8 +4,10 @@
 //! a batch has: those are data that each run brings. So a backend may walk the list, as the CPU does, or record
 //! it once as a device graph and replay it.
 
+use gantry_formats::arch::{RopeScaling, RopeType};
 use gantry_formats::layout::Layout;
 use std::fmt;
+use std::ops::Range;
 
 /// A buffer by its index in [`Program::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +33,7 @@ pub struct Buffer {
     pub format: Format,
 }
 
-/// A stretch of every row of a buffer: one part of what a fused matrix gives.
+/// A stretch of every row of a buffer: one part of what a fused matrix gives, or all of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns {
     /// The buffer, of [`Format::F32`].
@@ -42,35 +44,43 @@ pub struct Columns {
     pub len: usize,
 }
 
-/// A stored matrix: where it lies and how to read it.
+/// Some rows of a stored matrix: where it lies and how to read it.
 #[derive(Clone, Debug)]
 pub struct Matrix {
     /// The tensor's name.
     pub name: String,
     /// Card.
     pub card: usize,
-    /// First byte inside the card's arena.
+    /// First byte of the stored matrix inside the card's arena.
     pub offset: usize,
-    /// Rows: values that come out.
-    pub rows: usize,
+    /// Rows of the stored matrix.
+    pub stored_rows: usize,
+    /// The rows that are meant: one value comes out for each.
+    pub rows: Range<usize>,
     /// Columns: values that go in.
     pub cols: usize,
     /// How the bytes are ordered.
     pub layout: Layout,
 }
 
-/// A small vector of f32 that steps carry with them: a norm's weights, a bias, rotation factors.
-pub type Vector = std::sync::Arc<[f32]>;
+/// A small vector by its index in [`Program::vectors`]: a norm's weights, a bias, rotation factors. Stored as one
+/// row, used as f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VectorId(pub usize);
 
-/// How queries and keys are rotated.
+/// How queries and keys are rotated: pair `j` by `position · base^(−2j/len) / divisors[j]` radians, scaled.
 #[derive(Clone, Debug)]
 pub struct Rotation {
-    /// Radians per position of each pair.
-    pub frequencies: Vector,
-    /// Factor of cosines and sines (YaRN's attention factor).
-    pub magnitude: f32,
-    /// Whether pair `j` is `(x[2j], x[2j+1])`, else `(x[j], x[j + n/2])`.
-    pub interleaved: bool,
+    /// Values of a head that are rotated, from its start.
+    pub len: usize,
+    /// `rope.freq_base`.
+    pub base: f64,
+    /// How positions beyond the trained context are mapped.
+    pub scaling: RopeScaling,
+    /// One divisor for each pair, where the model has them.
+    pub divisors: Option<VectorId>,
+    /// Which values make a pair.
+    pub pairs: RopeType,
 }
 
 /// The shape of one layer's attention.
@@ -103,7 +113,7 @@ pub enum Step {
         /// Read.
         x: BufferId,
         /// One factor per value.
-        weight: Vector,
+        weight: VectorId,
         /// Added to the mean.
         eps: f32,
         /// Written.
@@ -116,21 +126,22 @@ pub enum Step {
         /// Written, [`Format::Q8`].
         y: BufferId,
     },
-    /// y = W x + bias.
+    /// y = W x + bias, into some columns of a buffer: parts that were not fused when they were packed lie side by
+    /// side here as if they had been.
     Gemm {
         /// The weights.
         weight: Matrix,
         /// One value per output.
-        bias: Option<Vector>,
+        bias: Option<VectorId>,
         /// Read, in the format that the weight's layout takes.
         x: BufferId,
         /// Written.
-        y: BufferId,
+        y: Columns,
     },
     /// Rotates queries and keys by their positions and puts keys and values into the cache.
     Rope {
-        /// The rotation.
-        rotation: Rotation,
+        /// The rotation, by its index in [`Program::rotations`].
+        rotation: usize,
         /// The attention it is for.
         heads: Heads,
         /// Layer of the cache.
@@ -153,12 +164,10 @@ pub enum Step {
         /// Written: all heads side by side.
         y: BufferId,
     },
-    /// y = silu(gate) · up.
+    /// y = silu(gate) · up, where each row of x is the gates and then the ups.
     SiluMul {
-        /// Gates.
-        gate: Columns,
-        /// Values.
-        up: Columns,
+        /// Read.
+        x: BufferId,
         /// Written.
         y: BufferId,
     },
@@ -178,6 +187,8 @@ pub enum StepKind {
     Embed,
     /// [`Step::Gemm`].
     Gemm,
+    /// Reading a small vector: weights of a norm, a bias.
+    Vector,
 }
 
 impl fmt::Display for StepKind {
@@ -185,6 +196,7 @@ impl fmt::Display for StepKind {
         f.pad(match self {
             Self::Embed => "embed",
             Self::Gemm => "gemm",
+            Self::Vector => "vector",
         })
     }
 }
@@ -207,6 +219,10 @@ pub struct Program {
     pub vocab: usize,
     /// Longest context that the model was made for, where it says.
     pub context: Option<usize>,
+    /// Small vectors.
+    pub vectors: Vec<Matrix>,
+    /// Rotations that steps refer to.
+    pub rotations: Vec<Rotation>,
     /// Working memory.
     pub buffers: Vec<Buffer>,
     /// From token ids to the residual stream of every token.
@@ -222,13 +238,14 @@ pub struct Program {
 }
 
 impl Program {
-    /// Every stored matrix with the kind of step that reads it, in order of use.
-    pub fn matrices(&self) -> impl Iterator<Item = (StepKind, &Matrix)> {
-        self.body.iter().chain(&self.head).filter_map(|step| match step {
+    /// Every stored tensor with the kind of step that reads it.
+    pub fn tensors(&self) -> impl Iterator<Item = (StepKind, &Matrix)> {
+        let matrices = self.body.iter().chain(&self.head).filter_map(|step| match step {
             Step::Embed { table, .. } => Some((StepKind::Embed, table)),
             Step::Gemm { weight, .. } => Some((StepKind::Gemm, weight)),
             _ => None,
-        })
+        });
+        matrices.chain(self.vectors.iter().map(|v| (StepKind::Vector, v)))
     }
 
     /// Values that the cache keeps for one position, over all layers.
