@@ -1,1 +1,8 @@
 //! What devices compute.
+//!
+//! [`cpu`] holds the host kernels: one definition of every result, three ways to compute it, the same bits
+//! from each.
+
+#![cfg_attr(not(test), warn(missing_docs))]
+
+pub mod cpu;

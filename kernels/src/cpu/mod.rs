@@ -1,0 +1,26 @@
+//! Host kernels.
+//!
+//! Every result is defined once, with its order of operations, and computed by plain Rust, AVX2 or AVX-512
+//! ([`Isa`]). **The bits are the same** from each of them, for a token alone or in a batch, and for any number
+//! of threads: no fused multiply-add, integer sums where sums are exact, one documented order where they are
+//! not. Only the payload of a NaN is not promised.
+//!
+//! The kernels assume the floating-point environment that Rust promises: round to nearest even, subnormals kept.
+//!
+//! Shapes are written outermost first; `[tokens][n]` is row-major, n contiguous.
+
+#[cfg(target_endian = "big")]
+compile_error!("weights are read where they lie, and they are little-endian");
+
+mod float;
+mod isa;
+mod lanes;
+mod matrix;
+mod pool;
+mod q8;
+mod scratch;
+
+pub use isa::{Isa, IsaError, SIMD_VAR, isa};
+pub use matrix::{Activations, MatrixError, MatrixView, gemm};
+pub use pool::Pool;
+pub use q8::Q8Rows;

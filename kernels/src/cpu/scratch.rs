@@ -1,0 +1,25 @@
+//! Working memory of a thread, kept between steps.
+
+use std::cell::RefCell;
+
+/// One cache line: buffers start at a multiple of 64 bytes.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct Line(pub(super) [f32; 16]);
+
+thread_local! {
+    static LINES: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Call `f` with `lines` × 64 bytes of this thread's memory, of any content.
+///
+/// # Panics
+/// Where `f` calls it again.
+pub(super) fn with_lines<R>(lines: usize, f: impl FnOnce(&mut [Line]) -> R) -> R {
+    LINES.with_borrow_mut(|buffer| {
+        if buffer.len() < lines {
+            buffer.resize(lines, Line([0.0; 16]));
+        }
+        f(&mut buffer[..lines])
+    })
+}
