@@ -23,7 +23,10 @@ mod error;
 pub mod load;
 pub mod memory;
 pub mod model;
+pub mod sample;
 mod session;
+#[cfg(feature = "text")]
+pub mod text;
 
 pub use backend::{Device, KvType};
 pub use error::{Result, RuntimeError};
