@@ -27,6 +27,8 @@ pub mod sample;
 mod session;
 #[cfg(feature = "text")]
 pub mod text;
+#[cfg(feature = "text")]
+mod vocabulary;
 
 pub use backend::{Device, KvType};
 pub use error::{Result, RuntimeError};
@@ -34,3 +36,5 @@ pub use gantry_formats::container::Container;
 pub use load::{LoadMode, LoadReport, Verify};
 pub use model::{Model, ModelOptions};
 pub use session::Session;
+#[cfg(feature = "text")]
+pub use vocabulary::vocab;
