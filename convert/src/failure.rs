@@ -16,6 +16,7 @@ pub(crate) struct Refusal {
 
 impl Refusal {
     /// An error that ends the program with `exit`.
+    #[allow(clippy::new_ret_no_self, reason = "nobody needs a refusal that is not an error yet")]
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> anyhow::Error {
         Self { exit, message: message.into() }.into()
     }

@@ -148,7 +148,7 @@ fn broken_banks_are_refused_by_name() {
     assert_refused(|s| s.manifest.banks[1].card = 0, "bank of layer 0 on card 0");
     assert_refused(|s| s.manifest.banks[0].matrices[1].offset = 0, "ffn_down_exps");
     assert_refused(|s| s.manifest.banks[0].matrices[0].parts[0].source = 2, "is no stack of experts");
-    assert_refused(|s| s.manifest.source_tensors[8].dims[2] = 4, "differ in their number of experts");
+    assert_refused(|s| s.manifest.source_tensors[8].dims[2] = 4, "differs from the GGUF header");
     assert_refused(|s| s.manifest.banks[0].experts.clear(), "bank of layer 0 on card 0");
 }
 

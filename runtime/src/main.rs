@@ -1,2 +1,20 @@
-//! The lean runtime, on the command line.
-fn main() {}
+//! `gantry-run`: loads a verified container and runs it.
+#![forbid(unsafe_code)]
+
+mod cli;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let result = cli::run(cli::args::Cli::parse());
+    match result {
+        Ok(exit) => ExitCode::from(exit as u8),
+        Err(error) if cli::failure::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Where standard error is closed too, there is nobody left to tell.
+            let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("error: {error:#}\n"));
+            ExitCode::from(cli::failure::exit_of(&error) as u8)
+        }
+    }
+}

@@ -1,15 +1,14 @@
 //! Stored matrices: which source tensors are stacked into one, and which experts share a blob.
 
 use super::TensorPlan;
+use crate::failure::Refusal;
 use anyhow::Result;
 use gantry_formats::container::{Alignment, Part};
+use gantry_formats::exit::Exit;
 use gantry_formats::layout::Layout;
 use gantry_formats::role::Kind;
 use gantry_formats::size;
 use std::collections::{BTreeMap, HashSet};
-
-use crate::failure::Refusal;
-use gantry_formats::exit::Exit;
 
 /// Most experts of a layer that make a bank; a tensor that claims more is stored as one matrix.
 const MAX_EXPERTS: u64 = 1 << 14;
@@ -48,11 +47,10 @@ pub(super) fn group(tensors: &[TensorPlan], fuse: bool, alignment: Alignment) ->
     let mut out: BTreeMap<usize, Group> = BTreeMap::new();
     let mut taken = HashSet::new();
     for (first, bank) in banks(tensors, alignment)? {
-        for (_, matrix) in &bank.1 {
-            taken.extend(matrix.parts.iter().map(|p| p.source as usize));
+        if let Group::Bank { matrices, .. } = &bank {
+            taken.extend(matrices.iter().flat_map(|(_, m)| &m.parts).map(|p| p.source as usize));
         }
-        let (layer, experts, bytes) = bank.0;
-        out.insert(first, Group::Bank { layer, experts, bytes, matrices: bank.1 });
+        out.insert(first, bank);
     }
     if fuse {
         for members in fusions(tensors) {
@@ -140,10 +138,8 @@ fn fused(tensors: &[TensorPlan], members: &[usize], role: &str) -> Result<Matrix
     })
 }
 
-type Head = (u32, u64, u64);
-
-/// Banks: index of the first source tensor, (layer, experts, bytes of a blob), matrices with their offsets.
-fn banks(tensors: &[TensorPlan], alignment: Alignment) -> Result<Vec<(usize, (Head, Vec<(u64, Matrix)>))>> {
+/// Banks, each with the index of its first source tensor.
+fn banks(tensors: &[TensorPlan], alignment: Alignment) -> Result<Vec<(usize, Group)>> {
     let mut layers: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for (i, t) in tensors.iter().enumerate() {
         if let (Kind::Experts, Some(layer), [_, _, 1..=MAX_EXPERTS]) = (t.kind, t.layer, t.dims.as_slice())
@@ -182,7 +178,7 @@ fn banks(tensors: &[TensorPlan], alignment: Alignment) -> Result<Vec<(usize, (He
             };
             matrices.push((offset, matrix));
         }
-        out.push((first, ((layer, experts, at), matrices)));
+        out.push((first, Group::Bank { layer, experts, bytes: at, matrices }));
     }
     Ok(out)
 }

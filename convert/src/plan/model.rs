@@ -14,27 +14,6 @@ use gantry_formats::role::Role;
 /// Most findings that an error or the manifest lists one by one.
 const LISTED: usize = 12;
 
-/// A GGUF header as the architecture tables read it.
-struct Keys<'a>(&'a Header);
-
-impl Metadata for Keys<'_> {
-    fn u64(&self, key: &str) -> Option<u64> {
-        self.0.get(key)?.as_u64()
-    }
-    fn f64(&self, key: &str) -> Option<f64> {
-        self.0.get(key)?.as_f64()
-    }
-    fn text(&self, key: &str) -> Option<String> {
-        self.0.get(key)?.as_str().map(str::to_string)
-    }
-    fn array_len(&self, key: &str) -> Option<u64> {
-        Some(self.0.get(key)?.as_array()?.len() as u64)
-    }
-    fn u64_array(&self, key: &str) -> Option<Vec<u64>> {
-        self.0.get(key)?.as_array()?.iter().map(|v| v.as_u64()).collect()
-    }
-}
-
 /// What is known of the model as a whole.
 pub(super) struct Known {
     pub(super) arch: Option<&'static Architecture>,
@@ -64,8 +43,7 @@ impl Known {
 /// incomplete through. Wrong shapes are never let through.
 pub(super) fn examine(source: &Gguf, allow_incomplete: bool) -> Result<Known> {
     let header = source.header();
-    let keys = Keys(header);
-    let hparams = Hparams::read(&keys);
+    let hparams = Hparams::read(header);
     let name = display_name(header.architecture().unwrap_or_default());
     let arch = arch::find(&name);
     let names: Vec<String> = source.tensors().map(|t| t.display_name()).collect();
@@ -74,7 +52,7 @@ pub(super) fn examine(source: &Gguf, allow_incomplete: bool) -> Result<Known> {
         None => reasons.push(format!("architecture {name} is unknown to this program")),
         Some(arch) => {
             let tensors = names.iter().map(String::as_str).zip(source.tensors().map(|t| t.info.dims()));
-            for finding in arch::check(arch, &hparams, &keys, tensors) {
+            for finding in arch::check(arch, &hparams, header, tensors) {
                 match finding.problem {
                     Problem::Shape => refused.push(finding.to_string()),
                     Problem::MissingKey | Problem::MissingTensor | Problem::UnknownTensor => {
@@ -111,7 +89,7 @@ pub(super) fn examine(source: &Gguf, allow_incomplete: bool) -> Result<Known> {
         arch,
         model: Model {
             architecture: name,
-            name: keys.text("general.name"),
+            name: header.text("general.name"),
             parameters: source.tensors().map(|t| t.elements).sum(),
             complete: reasons.is_empty(),
             incomplete: listed(&reasons),

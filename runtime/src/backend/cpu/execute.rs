@@ -1,0 +1,261 @@
+//! Walks a program's steps.
+
+use super::{HEAD_ROWS, Loaded, view};
+use crate::backend::{Executable, KvType, Settings, State, Wanted};
+use crate::model::program::{BufferId, Columns, Format, Heads, Step, StepKind};
+use crate::{Result, RuntimeError};
+use gantry_formats::arch::RopeType;
+use gantry_kernels::cpu::{
+    Activations, AttentionShape, KvCache, MatrixView, Q8Rows, RopeAngles, RopeStyle, add, attention, gemm,
+    rms_norm, rope, silu_mul,
+};
+use std::mem;
+use std::sync::Arc;
+
+impl Executable for Arc<Loaded> {
+    fn start(&self, settings: &Settings) -> Result<Box<dyn State>> {
+        let kind = match settings.kv {
+            KvType::F32 => gantry_kernels::cpu::KvType::F32,
+            KvType::F16 => gantry_kernels::cpu::KvType::F16,
+        };
+        let mut caches = Vec::with_capacity(self.program.cache.len());
+        for layer in &self.program.cache {
+            let values = layer.heads.saturating_mul(layer.key_len).saturating_mul(settings.context);
+            can_have(values.saturating_mul(8))?;
+            caches.push(KvCache::new(kind, layer.heads, settings.context, layer.key_len));
+        }
+        let buffers = self.program.buffers.iter().map(|b| match b.format {
+            Format::F32 => Rows::F32(Vec::new()),
+            Format::Q8 => Rows::Q8(Q8Rows::new()),
+        });
+        let angles = self.program.rotations.iter().map(|_| RopeAngles::default()).collect();
+        Ok(Box::new(Walker {
+            loaded: Arc::clone(self),
+            caches,
+            buffers: buffers.collect(),
+            angles,
+            positions: Vec::new(),
+            aside: Vec::new(),
+            rows: 0,
+        }))
+    }
+}
+
+/// An allocation that fails inside a collection ends the process; one that is tried first is an error.
+fn can_have(bytes: usize) -> Result<()> {
+    let tried = Vec::<u8>::new().try_reserve_exact(bytes);
+    tried.map_err(|_| RuntimeError::Allocation {
+        what: "the KV cache",
+        bytes: bytes as u64,
+        source: std::io::ErrorKind::OutOfMemory.into(),
+    })
+}
+
+/// The content of a buffer; grows to the largest batch that came.
+enum Rows {
+    F32(Vec<f32>),
+    Q8(Q8Rows),
+}
+
+/// One session on this device.
+struct Walker {
+    loaded: Arc<Loaded>,
+    caches: Vec<KvCache>,
+    buffers: Vec<Rows>,
+    /// By rotation, for the current positions.
+    angles: Vec<RopeAngles>,
+    positions: Vec<u32>,
+    /// A product on its way to some columns of a wider buffer.
+    aside: Vec<f32>,
+    /// Rows of logits that the head computed last.
+    rows: usize,
+}
+
+impl State for Walker {
+    fn run(&mut self, tokens: &[u32], start: usize, wanted: Wanted, sink: &mut dyn FnMut(&[f32])) -> Result<()> {
+        let loaded = Arc::clone(&self.loaded);
+        let program = &loaded.program;
+        self.positions.clear();
+        self.positions.extend((start..start + tokens.len()).map(|p| p as u32));
+        for (table, angles) in loaded.tables.iter().zip(&mut self.angles) {
+            table.angles(&self.positions, angles);
+        }
+        for step in &program.body {
+            self.step(&loaded, step, tokens, start)?;
+        }
+        let chosen = match wanted {
+            Wanted::None => tokens.len()..tokens.len(),
+            Wanted::Last => tokens.len().saturating_sub(1)..tokens.len(),
+            Wanted::All => 0..tokens.len(),
+        };
+        let width = program.buffers[program.residual.0].width;
+        for first in chosen.clone().step_by(HEAD_ROWS) {
+            let rows = HEAD_ROWS.min(chosen.end - first);
+            // The head works on the first rows of the residual; those were done before or are these very rows.
+            self.f32_mut(program.residual).copy_within(first * width..(first + rows) * width, 0);
+            for step in &program.head {
+                self.step(&loaded, step, &tokens[first..first + rows], start)?;
+            }
+            self.rows = rows;
+            sink(&self.f32(program.logits)[..rows * program.vocab]);
+        }
+        Ok(())
+    }
+
+    fn logits(&self) -> &[f32] {
+        let program = &self.loaded.program;
+        match self.rows {
+            0 => &[],
+            n => &self.f32(program.logits)[(n - 1) * program.vocab..n * program.vocab],
+        }
+    }
+}
+
+impl Walker {
+    /// Runs one step for `tokens`, the first at position `start`.
+    fn step(&mut self, loaded: &Loaded, step: &Step, tokens: &[u32], start: usize) -> Result<()> {
+        let (isa, pool) = (loaded.isa, &*loaded.pool);
+        let width = |id: BufferId| loaded.program.buffers[id.0].width;
+        let n = tokens.len();
+        match step {
+            Step::Embed { table, y } => {
+                let table = view(&loaded.arenas, StepKind::Embed, table)?;
+                let mut out = self.take(*y, n * width(*y));
+                for (row, &token) in out[..n * width(*y)].chunks_exact_mut(width(*y)).zip(tokens) {
+                    table.dequantize_row(token as usize, row);
+                }
+                self.give(*y, out);
+            }
+            Step::RmsNorm { x, weight, eps, y } => {
+                let len = n * width(*x);
+                let mut out = self.take(*y, len);
+                let weight = &loaded.vectors[weight.0];
+                rms_norm(isa, pool, &self.f32(*x)[..len], weight, *eps, &mut out[..len]);
+                self.give(*y, out);
+            }
+            Step::Quantize { x, y } => {
+                let cols = width(*x);
+                let mut out = self.take_q8(*y);
+                out.quantize(isa, pool, &self.f32(*x)[..n * cols], cols);
+                self.buffers[y.0] = Rows::Q8(out);
+            }
+            Step::Gemm { weight, bias, x, y } => {
+                let weight = view(&loaded.arenas, StepKind::Gemm, weight)?;
+                let bias = bias.map(|id| loaded.vectors[id.0].as_slice());
+                self.gemm(loaded, &weight, bias, *x, *y, n);
+            }
+            Step::Rope { rotation, heads, layer, q, k, v } => {
+                let Heads { query, kv, key_len, .. } = *heads;
+                let style = match loaded.program.rotations[*rotation].pairs {
+                    RopeType::Norm => RopeStyle::Norm,
+                    RopeType::Neox => RopeStyle::Neox,
+                };
+                let angles = &self.angles[*rotation];
+                let Rows::F32(qkv) = &mut self.buffers[q.buffer.0] else { return Err(wrong_format()) };
+                let stride = width(q.buffer);
+                rope(style, angles, &mut qkv[q.start..], stride, query, key_len);
+                rope(style, angles, &mut qkv[k.start..], stride, kv, key_len);
+                self.caches[*layer].write(start, n, &qkv[k.start..], &qkv[v.start..], stride);
+            }
+            Step::Attention { heads, layer, q, y } => {
+                let shape = AttentionShape { n_heads: heads.query, scale: heads.scale, window: None };
+                let len = n * width(*y);
+                let mut out = self.take(*y, len);
+                let (cache, from) = (&self.caches[*layer], &self.f32(q.buffer)[q.start..]);
+                attention(isa, pool, shape, cache, start, from, width(q.buffer), &mut out[..len]);
+                self.give(*y, out);
+            }
+            Step::SiluMul { x, y } => {
+                let cols = width(*y);
+                let mut out = self.take(*y, n * cols);
+                silu_mul(isa, pool, &self.f32(*x)[..2 * n * cols], cols, &mut out[..n * cols]);
+                self.give(*y, out);
+            }
+            Step::Add { x, y } => {
+                let len = n * width(*y);
+                let mut sum = self.take(*y, len);
+                add(isa, &mut sum[..len], &self.f32(*x)[..len]);
+                self.give(*y, sum);
+            }
+        }
+        Ok(())
+    }
+
+    fn gemm(
+        &mut self,
+        loaded: &Loaded,
+        weight: &MatrixView<'_>,
+        bias: Option<&[f32]>,
+        x: BufferId,
+        y: Columns,
+        n: usize,
+    ) {
+        let width = loaded.program.buffers[y.buffer.0].width;
+        // One row, or all columns: the product is one stretch of the buffer.
+        let direct = n == 1 || y.len == width;
+        let mut out = self.take(y.buffer, n * width);
+        let mut aside = mem::take(&mut self.aside);
+        let product = if direct {
+            &mut out[y.start..y.start + n * y.len]
+        } else {
+            aside.resize(n * y.len, 0.0);
+            &mut aside[..]
+        };
+        let input = match &self.buffers[x.0] {
+            Rows::F32(x) => Activations::F32(&x[..n * weight.cols()]),
+            Rows::Q8(x) => Activations::Q8(x),
+        };
+        gemm(loaded.isa, &loaded.pool, weight, input, product);
+        if let Some(bias) = bias {
+            product.chunks_exact_mut(y.len).for_each(|row| add(loaded.isa, row, bias));
+        }
+        if !direct {
+            for (row, from) in out.chunks_exact_mut(width).zip(aside.chunks_exact(y.len)) {
+                row[y.start..y.start + y.len].copy_from_slice(from);
+            }
+        }
+        self.aside = aside;
+        self.give(y.buffer, out);
+    }
+
+    fn f32(&self, id: BufferId) -> &[f32] {
+        match &self.buffers[id.0] {
+            Rows::F32(values) => values,
+            Rows::Q8(_) => &[],
+        }
+    }
+
+    fn f32_mut(&mut self, id: BufferId) -> &mut [f32] {
+        match &mut self.buffers[id.0] {
+            Rows::F32(values) => values,
+            Rows::Q8(_) => &mut [],
+        }
+    }
+
+    /// Takes an f32 buffer out, at least `len` long, to be written while others are read.
+    fn take(&mut self, id: BufferId, len: usize) -> Vec<f32> {
+        let mut values = match &mut self.buffers[id.0] {
+            Rows::F32(values) => mem::take(values),
+            Rows::Q8(_) => Vec::new(),
+        };
+        if values.len() < len {
+            values.resize(len, 0.0);
+        }
+        values
+    }
+
+    fn give(&mut self, id: BufferId, values: Vec<f32>) {
+        self.buffers[id.0] = Rows::F32(values);
+    }
+
+    fn take_q8(&mut self, id: BufferId) -> Q8Rows {
+        match &mut self.buffers[id.0] {
+            Rows::Q8(rows) => mem::take(rows),
+            Rows::F32(_) => Q8Rows::new(),
+        }
+    }
+}
+
+fn wrong_format() -> RuntimeError {
+    RuntimeError::Tensor { tensor: "program".into(), what: "a step reads a buffer of another format".into() }
+}

@@ -1,0 +1,332 @@
+//! What can be typed.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use gantry_runtime::sample::SamplerOptions;
+use gantry_runtime::{KvType, LoadMode, ModelOptions, Verify};
+use std::path::PathBuf;
+
+/// Loads a verified Gantry container and writes text.
+#[derive(Debug, Parser)]
+#[command(name = "gantry-run", version, max_term_width = 100)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    #[command(flatten)]
+    pub(crate) generate: Generate,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Talks: the model's chat template, turn by turn.
+    Chat(Chat),
+    /// Writes the logits of every position, little-endian f32.
+    Logits(Logits),
+    /// Shows a text as token ids.
+    Tokenize(Tokenize),
+    /// Measures how well the model predicts a text, as llama-perplexity does.
+    Perplexity(Perplexity),
+    /// Measures prompt and decode speed.
+    Bench(Bench),
+    /// Lists the devices that models can run on.
+    Devices {
+        /// One JSON document.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Writes a completion script for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// The default: write on from a prompt.
+#[derive(Debug, Args)]
+pub(crate) struct Generate {
+    /// The container (its index file, where cards have files of their own).
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) model: Option<PathBuf>,
+    /// What to write on from; `-` reads standard input.
+    #[arg(short, long, value_name = "TEXT", required = true)]
+    pub(crate) prompt: Option<String>,
+    /// Most tokens to write; without it, until the model ends or the context is full.
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) tokens: Option<usize>,
+    /// Puts the prompt into the model's chat template as a user's message.
+    #[arg(long)]
+    pub(crate) chat: bool,
+    /// A system message before it.
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    pub(crate) system: Option<String>,
+    /// Goes on where the model ends its text.
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+    /// One JSON document with text, tokens and timings instead of the text as it comes.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) sampling: Sampling,
+    #[command(flatten)]
+    pub(crate) load: Load,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Chat {
+    /// The container.
+    #[arg(value_name = "FILE")]
+    pub(crate) model: PathBuf,
+    /// A system message.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// Most tokens in one answer.
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) tokens: Option<usize>,
+    #[command(flatten)]
+    pub(crate) sampling: Sampling,
+    #[command(flatten)]
+    pub(crate) load: Load,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Logits {
+    /// The container.
+    #[arg(value_name = "FILE")]
+    pub(crate) model: PathBuf,
+    /// Token ids, separated by commas.
+    #[arg(long, value_name = "IDS", value_delimiter = ',', required_unless_present = "prompt")]
+    pub(crate) tokens: Vec<u32>,
+    /// A text instead of token ids.
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "tokens")]
+    pub(crate) prompt: Option<String>,
+    /// Where to write: positions × vocabulary, little-endian f32.
+    #[arg(long, value_name = "LOGITS.f32")]
+    pub(crate) out: PathBuf,
+    #[command(flatten)]
+    pub(crate) load: Load,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Tokenize {
+    /// The container.
+    #[arg(value_name = "FILE")]
+    pub(crate) model: PathBuf,
+    /// The text; `-` reads standard input.
+    #[arg(short, long, value_name = "TEXT")]
+    pub(crate) prompt: String,
+    /// Adds no BOS or EOS.
+    #[arg(long)]
+    pub(crate) no_special: bool,
+    /// Reads control tokens written in the text, such as `<|im_start|>`, as plain text.
+    #[arg(long)]
+    pub(crate) no_parse_special: bool,
+    /// One JSON document.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Perplexity {
+    /// The container.
+    #[arg(value_name = "FILE")]
+    pub(crate) model: PathBuf,
+    /// A file with the text; `-` reads standard input.
+    #[arg(long, value_name = "TEXTFILE")]
+    pub(crate) text: PathBuf,
+    /// Most chunks to score.
+    #[arg(long, value_name = "N")]
+    pub(crate) chunks: Option<usize>,
+    /// One JSON document.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) load: Load,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Bench {
+    /// The container.
+    #[arg(value_name = "FILE")]
+    pub(crate) model: PathBuf,
+    /// Tokens of the prompt.
+    #[arg(short, long, value_name = "N", default_value_t = 128)]
+    pub(crate) prompt: usize,
+    /// Tokens to decode.
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
+    pub(crate) tokens: usize,
+    /// Passes; the median counts.
+    #[arg(short, long, value_name = "N", default_value_t = 5)]
+    pub(crate) repeat: usize,
+    /// One JSON document.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) load: Load,
+}
+
+/// How tokens are chosen.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Sampling")]
+pub(crate) struct Sampling {
+    /// Always the most probable token (temperature 0).
+    #[arg(long, conflicts_with = "temp")]
+    pub(crate) greedy: bool,
+    /// Temperature: divides the logits [default: 0.8].
+    #[arg(long, value_name = "T")]
+    pub(crate) temp: Option<f32>,
+    /// Keeps the K most probable tokens; 0 keeps all [default: 40].
+    #[arg(long, value_name = "K")]
+    pub(crate) top_k: Option<usize>,
+    /// Keeps the fewest tokens with this much probability together [default: 0.95].
+    #[arg(long, value_name = "P")]
+    pub(crate) top_p: Option<f32>,
+    /// Keeps tokens at least this fraction as probable as the first [default: 0.05].
+    #[arg(long, value_name = "P")]
+    pub(crate) min_p: Option<f32>,
+    /// Weakens tokens that were seen lately; 1 does not [default: 1].
+    #[arg(long, value_name = "F")]
+    pub(crate) repeat_penalty: Option<f32>,
+    /// How many tokens back the penalty looks [default: 64].
+    #[arg(long, value_name = "N")]
+    pub(crate) repeat_last_n: Option<usize>,
+    /// Seed of the draws; without one, every run draws anew.
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+}
+
+impl Sampling {
+    /// What was meant.
+    pub(crate) fn options(&self) -> SamplerOptions {
+        let default = SamplerOptions::default();
+        let now = || {
+            let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            since.map_or(0, |t| t.as_nanos() as u64)
+        };
+        SamplerOptions {
+            temperature: if self.greedy { 0.0 } else { self.temp.unwrap_or(default.temperature) },
+            top_k: self.top_k.unwrap_or(default.top_k),
+            top_p: self.top_p.unwrap_or(default.top_p),
+            min_p: self.min_p.unwrap_or(default.min_p),
+            repeat_penalty: self.repeat_penalty.unwrap_or(default.repeat_penalty),
+            repeat_last_n: self.repeat_last_n.unwrap_or(default.repeat_last_n),
+            seed: self.seed.unwrap_or_else(now),
+        }
+    }
+}
+
+/// How the model is loaded.
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Loading")]
+pub(crate) struct Load {
+    /// Positions that there is room for [default: the model's own, at most 4096].
+    #[arg(short, long, value_name = "N")]
+    pub(crate) context: Option<usize>,
+    /// Threads [default: all processors].
+    #[arg(short, long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// Most tokens computed together; results do not depend on it.
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub(crate) batch: usize,
+    /// How keys and values are kept.
+    #[arg(long, value_enum, default_value_t = Kv::F32)]
+    pub(crate) kv: Kv,
+    /// How weights come into memory.
+    #[arg(long = "load", value_name = "MODE", value_enum, default_value_t = Mode::Read)]
+    pub(crate) mode: Mode,
+    /// How much of the container is verified while it is loaded.
+    #[arg(long, value_enum, default_value_t = Level::Full)]
+    pub(crate) verify: Level,
+    /// Most memory to use, e.g. 2GiB, where less than is free.
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) memory_limit: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kv {
+    /// As computed.
+    F32,
+    /// Half the memory, small differences.
+    F16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// Read into memory, verified there.
+    Read,
+    /// Map the file, for instant restarts; only for files that nobody changes meanwhile.
+    Map,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Level {
+    /// Every byte.
+    Full,
+    /// Header, manifest, tables and padding; not the weights.
+    Index,
+    /// Only what opening verifies.
+    None,
+}
+
+impl Load {
+    /// What was meant.
+    pub(crate) fn options(&self) -> ModelOptions {
+        ModelOptions {
+            load: match self.mode {
+                Mode::Read => LoadMode::Read,
+                Mode::Map => LoadMode::Map,
+            },
+            verify: match self.verify {
+                Level::Full => Verify::Full,
+                Level::Index => Verify::Index,
+                Level::None => Verify::None,
+            },
+            context: self.context,
+            batch: self.batch,
+            kv: match self.kv {
+                Kv::F32 => KvType::F32,
+                Kv::F16 => KvType::F16,
+            },
+            memory_limit: self.memory_limit,
+        }
+    }
+}
+
+/// A number of bytes with an optional unit: `4096`, `512MiB`, `2GB`.
+fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "kb" => 1000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        _ => return Err(format!("{unit:?} is no unit: B, kB, MB, GB, KiB, MiB, GiB or TiB")),
+    };
+    let number: u64 = number.parse().map_err(|_| format!("{text:?} does not begin with a number"))?;
+    number.checked_mul(factor).ok_or_else(|| format!("{text:?} is too large"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn byte_counts_have_units() {
+        assert_eq!(bytes("4096"), Ok(4096));
+        assert_eq!(bytes("2GiB"), Ok(2 << 30));
+        assert_eq!(bytes("3 MB"), Ok(3_000_000));
+        assert!(bytes("12 parsecs").is_err());
+        assert!(bytes("99999999999GiB").is_err());
+        assert!(bytes("GiB").is_err());
+    }
+}

@@ -1,0 +1,78 @@
+//! A conversation.
+
+use super::args::Chat;
+use super::generate::{End, Writing};
+use super::opened::{self, Text};
+use super::signals::Signals;
+use gantry_formats::exit::Exit;
+use gantry_runtime::Session;
+use gantry_runtime::sample::Sampler;
+use gantry_runtime::text::{chat::ChatOptions, Message};
+use std::io::{BufRead, IsTerminal, Write};
+
+/// `gantry-run chat FILE`: a line of input is a turn; an empty line or the end of input ends it.
+pub(crate) fn run(args: &Chat) -> anyhow::Result<Exit> {
+    let mut sampler = Sampler::new(args.sampling.options())?;
+    let container = opened::container(&args.model)?;
+    let text = Text::of(&container)?;
+    let template = text.template()?;
+    let model = opened::load(&container, &args.load)?;
+    let mut session = model.session()?;
+    let signals = Signals::new()?;
+    let writing =
+        Writing { tokenizer: &text.tokenizer, signals: &signals, limit: args.tokens, ignore_eos: false };
+    let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
+    let mut messages: Vec<Message> = args.system.iter().map(|s| Message::new("system", s)).collect();
+    // What the cache holds.
+    let mut held: Vec<u32> = Vec::new();
+    let interactive = std::io::stdin().is_terminal();
+    let mut stdout = std::io::stdout();
+    loop {
+        if interactive {
+            eprint!("> ");
+        }
+        let mut line = Vec::new();
+        if std::io::stdin().lock().read_until(b'\n', &mut line)? == 0 {
+            return Ok(Exit::Ok);
+        }
+        let line = opened::utf8(line, "the line")?;
+        let line = line.trim_end_matches(['\n', '\r']);
+        if line.is_empty() {
+            return Ok(Exit::Ok);
+        }
+        messages.push(Message::new("user", line));
+        let wanted = text.tokenizer.encode_chat(&template.render(&messages, &options)?);
+        let kept = keep(&mut session, &mut held, &wanted);
+        let mut show = |piece: &str| -> anyhow::Result<()> {
+            stdout.write_all(piece.as_bytes())?;
+            stdout.flush()?;
+            Ok(())
+        };
+        let written = writing.write(&mut session, &mut sampler, &wanted[kept..], &mut show)?;
+        writeln!(stdout)?;
+        held.extend(&wanted[kept..]);
+        held.extend(&written.tokens);
+        // The last token may have been shown without having been taken.
+        held.truncate(session.position());
+        eprintln!("prompt: {} ({kept} kept)", written.prompt);
+        eprintln!("decode: {}", written.decode);
+        match written.end {
+            End::Signal(exit) => return Ok(exit),
+            End::Context => {
+                eprintln!("note: the context of {} is full; --context gives more", model.context());
+                return Ok(Exit::Ok);
+            }
+            End::Model | End::Length => messages.push(Message::new("assistant", written.text)),
+        }
+    }
+}
+
+/// Rewinds the session to where the cache and what is wanted part; at least one token is left to take, since its
+/// logits are needed. How many were kept.
+fn keep(session: &mut Session, held: &mut Vec<u32>, wanted: &[u32]) -> usize {
+    let same = held.iter().zip(wanted).take_while(|(a, b)| a == b).count();
+    let kept = same.min(wanted.len().saturating_sub(1));
+    session.rewind(kept);
+    held.truncate(kept);
+    kept
+}

@@ -1,0 +1,206 @@
+//! Writes on from a prompt.
+
+use super::args::Generate;
+use super::opened::{self, Text};
+use super::signals::Signals;
+use super::speed::{Speed, load_json};
+use anyhow::Context;
+use gantry_formats::exit::Exit;
+use gantry_runtime::Session;
+use gantry_runtime::sample::Sampler;
+use gantry_runtime::text::{chat::ChatOptions, EncodeOptions, Message, TextStream, Tokenizer};
+use serde_json::json;
+use std::io::Write;
+use std::time::Instant;
+
+/// Why a text ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The model said so.
+    Model,
+    /// As many tokens as were asked for.
+    Length,
+    /// The context is full.
+    Context,
+    /// A signal came.
+    Signal(Exit),
+}
+
+impl End {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Model => "eog",
+            Self::Length => "length",
+            Self::Context => "context",
+            Self::Signal(_) => "interrupted",
+        }
+    }
+}
+
+/// What came of it.
+pub(crate) struct Written {
+    pub(crate) end: End,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) text: String,
+    pub(crate) prompt: Speed,
+    pub(crate) decode: Speed,
+}
+
+/// How to write.
+pub(crate) struct Writing<'a> {
+    pub(crate) tokenizer: &'a Tokenizer,
+    pub(crate) signals: &'a Signals,
+    pub(crate) limit: Option<usize>,
+    pub(crate) ignore_eos: bool,
+}
+
+impl Writing<'_> {
+    /// Takes `prompt`, then writes until something ends it; `out` gets the text as it comes.
+    pub(crate) fn write(
+        &self,
+        session: &mut Session,
+        sampler: &mut Sampler,
+        prompt: &[u32],
+        out: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Written> {
+        self.signals.set_busy(true);
+        let result = self.write_busy(session, sampler, prompt, out);
+        self.signals.set_busy(false);
+        result
+    }
+
+    fn write_busy(
+        &self,
+        session: &mut Session,
+        sampler: &mut Sampler,
+        prompt: &[u32],
+        out: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Written> {
+        let mut written = Written {
+            end: End::Length,
+            tokens: Vec::new(),
+            text: String::new(),
+            prompt: Speed::default(),
+            decode: Speed::default(),
+        };
+        let start = Instant::now();
+        prompt.iter().for_each(|&t| sampler.accept(t));
+        if let Some(exit) = prefill(session, prompt, self.signals)? {
+            written.end = End::Signal(exit);
+            return Ok(written);
+        }
+        written.prompt = Speed { tokens: prompt.len(), time: start.elapsed() };
+        let mut stream = TextStream::new(std::iter::empty::<String>());
+        let start = Instant::now();
+        let mut steps = 0;
+        written.end = loop {
+            if let Some(exit) = self.signals.stopped() {
+                break End::Signal(exit);
+            }
+            if self.limit.is_some_and(|n| written.tokens.len() >= n) {
+                break End::Length;
+            }
+            let token = sampler.sample(session.logits())?;
+            if self.tokenizer.is_eog(token) && !self.ignore_eos {
+                break End::Model;
+            }
+            sampler.accept(token);
+            written.tokens.push(token);
+            let step = stream.push(self.tokenizer.piece(token, false));
+            out(&step.text)?;
+            written.text.push_str(&step.text);
+            // The last token's own logits are wanted by nobody.
+            if self.limit == Some(written.tokens.len()) {
+                break End::Length;
+            }
+            if session.left() == 0 {
+                break End::Context;
+            }
+            session.decode(token)?;
+            steps += 1;
+        };
+        written.decode = Speed { tokens: steps, time: start.elapsed() };
+        let rest = stream.finish();
+        out(&rest.text)?;
+        written.text.push_str(&rest.text);
+        Ok(written)
+    }
+}
+
+/// Takes the prompt in batches and looks for signals in between.
+fn prefill(session: &mut Session, prompt: &[u32], signals: &Signals) -> anyhow::Result<Option<Exit>> {
+    let left = session.left();
+    if prompt.len() > left {
+        // Refused as a whole, before its first batch.
+        session.prefill(prompt)?;
+    }
+    for part in prompt.chunks(512) {
+        if let Some(exit) = signals.stopped() {
+            return Ok(Some(exit));
+        }
+        session.prefill(part)?;
+    }
+    Ok(None)
+}
+
+/// `gantry-run FILE -p TEXT`.
+pub(crate) fn run(args: &Generate) -> anyhow::Result<Exit> {
+    let path = args.model.as_deref().context("no FILE")?;
+    let prompt = opened::text_or_stdin(args.prompt.as_deref().context("no prompt")?)?;
+    let mut sampler = Sampler::new(args.sampling.options())?;
+    let container = opened::container(path)?;
+    let text = Text::of(&container)?;
+    let ids = if args.chat {
+        let mut messages: Vec<Message> = args.system.iter().map(|s| Message::new("system", s)).collect();
+        messages.push(Message::new("user", prompt));
+        let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
+        text.tokenizer.encode_chat(&text.template()?.render(&messages, &options)?)
+    } else {
+        text.tokenizer.encode(&prompt, EncodeOptions { add_special: true, parse_special: true })
+    };
+    anyhow::ensure!(!ids.is_empty(), "the prompt has no tokens; give some text");
+    let model = opened::load(&container, &args.load)?;
+    let mut session = model.session()?;
+    let signals = Signals::new()?;
+    let writing = Writing {
+        tokenizer: &text.tokenizer,
+        signals: &signals,
+        limit: args.tokens,
+        ignore_eos: args.ignore_eos,
+    };
+    let mut stdout = std::io::stdout().lock();
+    let mut show = |piece: &str| -> anyhow::Result<()> {
+        if !args.json && !piece.is_empty() {
+            stdout.write_all(piece.as_bytes())?;
+            stdout.flush()?;
+        }
+        Ok(())
+    };
+    let written = writing.write(&mut session, &mut sampler, &ids, &mut show)?;
+    if args.json {
+        let document = json!({
+            "text": written.text,
+            "tokens": written.tokens,
+            "prompt_tokens": ids,
+            "end": written.end.name(),
+            "seed": sampler.options().seed,
+            "device": model.device().describe(),
+            "load": load_json(&model),
+            "prompt": written.prompt.json(),
+            "decode": written.decode.json(),
+        });
+        writeln!(stdout, "{document}")?;
+    } else {
+        writeln!(stdout)?;
+    }
+    stdout.flush()?;
+    eprintln!("prompt: {}", written.prompt);
+    eprintln!("decode: {}", written.decode);
+    if written.end == End::Context {
+        eprintln!("note: the context of {} is full; --context gives more", model.context());
+    }
+    match written.end {
+        End::Signal(exit) => Ok(exit),
+        End::Model | End::Length | End::Context => Ok(Exit::Ok),
+    }
+}

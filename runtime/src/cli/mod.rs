@@ -1,0 +1,54 @@
+//! The command line of `gantry-run`.
+
+pub(crate) mod args;
+mod bench;
+mod chat;
+pub(crate) mod failure;
+mod generate;
+mod logits;
+mod opened;
+mod perplexity;
+mod signals;
+mod speed;
+mod tokenize;
+
+use args::{Cli, Command};
+use clap::CommandFactory;
+use gantry_formats::exit::Exit;
+use std::io::Write;
+
+/// Does what was asked.
+pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
+    match cli.command {
+        None => generate::run(&cli.generate),
+        Some(Command::Chat(args)) => chat::run(&args),
+        Some(Command::Logits(args)) => logits::run(&args),
+        Some(Command::Tokenize(args)) => tokenize::run(&args),
+        Some(Command::Perplexity(args)) => perplexity::run(&args),
+        Some(Command::Bench(args)) => bench::run(&args),
+        Some(Command::Devices { json }) => devices(json),
+        Some(Command::Completions { shell }) => {
+            clap_complete::generate(shell, &mut Cli::command(), "gantry-run", &mut std::io::stdout());
+            Ok(Exit::Ok)
+        }
+    }
+}
+
+fn devices(json: bool) -> anyhow::Result<Exit> {
+    let device = gantry_runtime::Device::cpu(None)?;
+    let free = gantry_runtime::memory::free(None);
+    let mut out = std::io::stdout().lock();
+    if json {
+        let cpu = serde_json::json!({
+            "device": "cpu",
+            "description": device.describe(),
+            "threads": device.threads(),
+            "memory_free_bytes": free.bytes,
+        });
+        writeln!(out, "{}", serde_json::json!({ "devices": [cpu] }))?;
+    } else {
+        writeln!(out, "{}", device.describe())?;
+        writeln!(out, "  {:.1} GiB {}", free.bytes as f64 / f64::from(1 << 30), free.limit)?;
+    }
+    Ok(Exit::Ok)
+}

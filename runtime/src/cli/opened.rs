@@ -1,0 +1,73 @@
+//! A model that is loaded for a command, with its text side.
+
+use super::args::Load;
+use super::failure::Refusal;
+use anyhow::Context;
+use gantry_formats::exit::Exit;
+use gantry_formats::gguf::Header;
+use gantry_runtime::text::{ChatTemplate, Tokenizer, Vocab};
+use gantry_runtime::{Container, Device, Model, model, vocab};
+use std::io::Read;
+use std::path::Path;
+
+/// Opens a container and tells what is odd about it.
+pub(crate) fn container(path: &Path) -> anyhow::Result<Container> {
+    let container = Container::open(path)?;
+    for note in container.notes() {
+        eprintln!("note: {note}");
+    }
+    Ok(container)
+}
+
+/// Loads the model and reports it.
+pub(crate) fn load(container: &Container, load: &Load) -> anyhow::Result<Model> {
+    let device = Device::cpu(load.threads)?;
+    let model = Model::load(container, &device, &load.options())?;
+    eprintln!("load:   {}", model.load_report());
+    if let Some(trained) = model.trained_context().filter(|&t| model.context() > t) {
+        eprintln!("note: a context of {} is longer than the {trained} the model was made for", model.context());
+    }
+    Ok(model)
+}
+
+/// The text side of a container.
+pub(crate) struct Text {
+    vocab: Vocab,
+    pub(crate) tokenizer: Tokenizer,
+}
+
+impl Text {
+    /// Reads the tokenizer and tells what is odd about it.
+    pub(crate) fn of(container: &Container) -> anyhow::Result<Self> {
+        let header: Header = model::header(container)?;
+        let vocab = vocab(&header)?;
+        let tokenizer = Tokenizer::new(&vocab)?;
+        for warning in tokenizer.warnings() {
+            eprintln!("note: {warning}");
+        }
+        Ok(Self { vocab, tokenizer })
+    }
+
+    /// The chat template.
+    pub(crate) fn template(&self) -> anyhow::Result<ChatTemplate> {
+        Ok(ChatTemplate::from_vocab(&self.vocab)?)
+    }
+}
+
+/// The text that was given, or standard input for `-`.
+pub(crate) fn text_or_stdin(text: &str) -> anyhow::Result<String> {
+    if text != "-" {
+        return Ok(text.to_owned());
+    }
+    let mut bytes = Vec::new();
+    std::io::stdin().lock().read_to_end(&mut bytes).context("standard input")?;
+    utf8(bytes, "standard input")
+}
+
+/// A text must be UTF-8: a tokenizer would make something else of anything else.
+pub(crate) fn utf8(bytes: Vec<u8>, what: &str) -> anyhow::Result<String> {
+    String::from_utf8(bytes).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        Refusal::error(Exit::Input, format!("{what} is not UTF-8 from byte {at} on; convert it"))
+    })
+}

@@ -1,0 +1,53 @@
+//! How fast something went.
+
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Tokens in a time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Speed {
+    pub(crate) tokens: usize,
+    pub(crate) time: Duration,
+}
+
+impl Speed {
+    /// Tokens per second; 0 for none.
+    pub(crate) fn per_second(self) -> f64 {
+        if self.tokens == 0 { 0.0 } else { self.tokens as f64 / self.time.as_secs_f64().max(1e-9) }
+    }
+
+    pub(crate) fn json(self) -> Value {
+        json!({
+            "tokens": self.tokens,
+            "seconds": self.time.as_secs_f64(),
+            "tokens_per_second": self.per_second(),
+        })
+    }
+}
+
+impl std::fmt::Display for Speed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} tokens in {:.3} s ({:.1} tok/s)", self.tokens, self.time.as_secs_f64(), self.per_second())
+    }
+}
+
+/// What loading did, for `--json`.
+pub(crate) fn load_json(model: &gantry_runtime::Model) -> Value {
+    let report = model.load_report();
+    let verified = match report.verified {
+        gantry_runtime::Verify::Full => "full",
+        gantry_runtime::Verify::Index => "index",
+        gantry_runtime::Verify::None => "none",
+    };
+    let mode = match report.mode {
+        gantry_runtime::LoadMode::Read => "read",
+        gantry_runtime::LoadMode::Map => "map",
+    };
+    json!({
+        "bytes": report.bytes,
+        "seconds": report.time.as_secs_f64(),
+        "gb_per_second": report.gb_per_s(),
+        "mode": mode,
+        "verified": verified,
+    })
+}

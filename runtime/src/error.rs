@@ -1,0 +1,93 @@
+//! What the runtime refuses, and the exit code that each refusal leaves with.
+
+use crate::load::Damage;
+use crate::memory::Shortage;
+use gantry_formats::arch::HparamsError;
+use gantry_formats::container::ContainerError;
+use gantry_formats::exit::{Exit, ExitCode};
+use gantry_formats::gguf::GgufError;
+
+/// Why a model is not loaded, or a session does not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// The container breaks a rule, or a file of it cannot be read.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+    /// The metadata section does not hold a GGUF header.
+    #[error("metadata section: {0}")]
+    Metadata(#[from] GgufError),
+    /// A hyperparameter is missing or cannot be.
+    #[error(transparent)]
+    Hparams(#[from] HparamsError),
+    /// Weights are not the bytes that were written. Nothing was computed with them.
+    #[error("{0}")]
+    Damage(Box<Damage>),
+    /// The container cannot run here: architecture, target, layout or completeness.
+    #[error("{0}")]
+    Incompatible(String),
+    /// A tensor is missing, or its shape is not what the hyperparameters say.
+    #[error("{tensor}: {what}")]
+    Tensor {
+        /// Its name.
+        tensor: String,
+        /// Found and expected.
+        what: String,
+    },
+    /// The model does not fit.
+    #[error("{0}")]
+    Memory(Box<Shortage>),
+    /// The system gave no memory although the prediction said that there is enough.
+    #[error("no {bytes} bytes for {what}: {source}")]
+    Allocation {
+        /// What they are for.
+        what: &'static str,
+        /// How many.
+        bytes: u64,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The context is full.
+    #[error(
+        "the context is full: {used} of {context} positions are used, {wanted} more are wanted; give a larger \
+         context (--context)"
+    )]
+    ContextFull {
+        /// Positions in use.
+        used: usize,
+        /// Positions wanted beyond them.
+        wanted: usize,
+        /// Positions that there are.
+        context: usize,
+    },
+    /// A token that the vocabulary does not have.
+    #[error("token {token} does not exist: the vocabulary has {vocab} tokens")]
+    Token {
+        /// The id.
+        token: u32,
+        /// Size of the vocabulary.
+        vocab: usize,
+    },
+    /// A setting that cannot be.
+    #[error("{0}")]
+    Setting(String),
+    /// The processor lacks the instruction set that was asked for.
+    #[error("{0}; unset GANTRY_SIMD or name another")]
+    Isa(#[from] gantry_kernels::cpu::IsaError),
+}
+
+impl ExitCode for RuntimeError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Container(e) => e.exit(),
+            Self::Hparams(e) => e.exit(),
+            Self::Metadata(_) | Self::Tensor { .. } => Exit::Input,
+            Self::Damage(damage) => damage.exit(),
+            Self::Incompatible(_) | Self::Isa(_) => Exit::Incompatible,
+            Self::Memory(_) | Self::Allocation { .. } => Exit::Resources,
+            Self::ContextFull { .. } | Self::Token { .. } | Self::Setting(_) => Exit::Usage,
+        }
+    }
+}
+
+/// What the runtime returns.
+pub type Result<T, E = RuntimeError> = std::result::Result<T, E>;

@@ -1,0 +1,241 @@
+//! A model: a container's weights on a device with the program that runs them.
+
+mod builder;
+mod llama;
+pub mod program;
+mod weights;
+
+use crate::backend::{Executable, KvType, Settings};
+use crate::load::{LoadMode, LoadOptions, LoadReport, Verify};
+use crate::memory::{self, Need};
+use crate::{Container, Device, Result, RuntimeError, Session};
+use gantry_formats::arch::{self, Architecture, Hparams};
+use gantry_formats::gguf::Header;
+use program::Program;
+use std::sync::Arc;
+
+/// Context that is used where neither the caller nor the model asks for less.
+const DEFAULT_CONTEXT: usize = 4096;
+
+/// How a model is loaded, and what its sessions may use.
+#[derive(Clone, Debug)]
+pub struct ModelOptions {
+    /// How bytes come into memory.
+    pub load: LoadMode,
+    /// How much of them is verified.
+    pub verify: Verify,
+    /// Positions that a session has room for. `None`: the model's own context, at most 4096.
+    pub context: Option<usize>,
+    /// Most tokens that are computed together. Results do not depend on it.
+    pub batch: usize,
+    /// How keys and values are kept.
+    pub kv: KvType,
+    /// Most bytes that may be used, where less than the machine has.
+    pub memory_limit: Option<u64>,
+}
+
+impl Default for ModelOptions {
+    fn default() -> Self {
+        Self {
+            load: LoadMode::default(),
+            verify: Verify::default(),
+            context: None,
+            batch: 512,
+            kv: KvType::default(),
+            memory_limit: None,
+        }
+    }
+}
+
+/// A loaded model. Cloning it copies a pointer.
+#[derive(Clone)]
+pub struct Model(Arc<Inner>);
+
+struct Inner {
+    vocab: usize,
+    trained_context: Option<usize>,
+    settings: Settings,
+    executable: Box<dyn Executable>,
+    report: LoadReport,
+    need: Vec<Need>,
+    device: Device,
+}
+
+impl Model {
+    /// Checks that `container` can run on `device` and fits, then loads and verifies its weights.
+    ///
+    /// Everything that can be refused without the weights is refused before one of them is read: an incomplete
+    /// model, another target, an unknown architecture, a layout without a kernel, too little memory.
+    ///
+    /// # Errors
+    /// [`RuntimeError`] says which.
+    pub fn load(container: &Container, device: &Device, options: &ModelOptions) -> Result<Self> {
+        let manifest = container.manifest();
+        if !manifest.model.complete {
+            let why = manifest.model.incomplete.join("; ");
+            return Err(RuntimeError::Incompatible(format!(
+                "this container is marked as not runnable: {}",
+                if why.is_empty() { "the model is incomplete" } else { &why }
+            )));
+        }
+        check_targets(container, device)?;
+        let meta = header(container)?;
+        let hparams = Hparams::read(&meta);
+        let arch = architecture(&hparams, &manifest.model.architecture)?;
+        let program = llama::build(container, arch, &hparams, &meta)?;
+        check_kernels(&program, device)?;
+        device.backend().check(&program)?;
+
+        let settings = settings(&program, options)?;
+        let need = need(container, &program, device, &settings);
+        let per_position = device.backend().cache_bytes(&program, settings.kv);
+        memory::check(&need, memory::free(options.memory_limit), settings.context, per_position)
+            .map_err(RuntimeError::Memory)?;
+
+        let how = LoadOptions { mode: options.load, verify: options.verify, threads: device.threads() };
+        let (arenas, report) = crate::load::load(container, &how)?;
+        let (vocab, trained_context) = (program.vocab, program.context);
+        let executable = device.backend().prepare(program, arenas)?;
+        let device = device.clone();
+        Ok(Self(Arc::new(Inner { vocab, trained_context, settings, executable, report, need, device })))
+    }
+
+    /// Size of the vocabulary: the width of a row of logits.
+    pub fn vocab(&self) -> usize {
+        self.0.vocab
+    }
+
+    /// Positions that a session has room for.
+    pub fn context(&self) -> usize {
+        self.0.settings.context
+    }
+
+    /// Positions that the model was trained for, where it says.
+    pub fn trained_context(&self) -> Option<usize> {
+        self.0.trained_context
+    }
+
+    /// What loading did.
+    pub fn load_report(&self) -> &LoadReport {
+        &self.0.report
+    }
+
+    /// The memory that was predicted, by card.
+    pub fn need(&self) -> &[Need] {
+        &self.0.need
+    }
+
+    /// The device it runs on.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// A new session: an empty cache.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Allocation`].
+    pub fn session(&self) -> Result<Session> {
+        Session::new(self)
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.0.settings
+    }
+
+    pub(crate) fn executable(&self) -> &dyn Executable {
+        &*self.0.executable
+    }
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Model").field("vocab", &self.0.vocab).field("settings", &self.0.settings).finish()
+    }
+}
+
+/// The source's GGUF header: the first shard holds the metadata.
+///
+/// # Errors
+/// Where the metadata section does not hold one.
+pub fn header(container: &Container) -> Result<Header> {
+    let shard = container.metadata().shards.first();
+    let shard = shard.ok_or_else(|| RuntimeError::Tensor {
+        tensor: "metadata section".into(),
+        what: "it has no shard".into(),
+    })?;
+    let name = container.manifest().sources.first().map_or("source", |s| s.file.as_str());
+    Ok(Header::parse(shard.header.clone(), shard.file_bytes, name)?)
+}
+
+fn architecture(hparams: &Hparams, packed_as: &str) -> Result<&'static Architecture> {
+    let name = if hparams.architecture.is_empty() { packed_as } else { &hparams.architecture };
+    let refuse = |what: String| Err(RuntimeError::Incompatible(what));
+    let runs = || arch::ARCHITECTURES.iter().filter(|a| a.runs_dense).map(|a| a.name).collect::<Vec<_>>();
+    match arch::find(name) {
+        None => refuse(format!("architecture {name:?} is unknown to this program; it runs {}", runs().join(", "))),
+        Some(_) if hparams.experts > 0 => {
+            refuse(format!("this program does not run {name} with experts ({} of them) yet", hparams.experts))
+        }
+        Some(arch) if !arch.runs_dense => {
+            refuse(format!("this program does not run {name} yet; it runs {}", runs().join(", ")))
+        }
+        Some(arch) => Ok(arch),
+    }
+}
+
+fn check_targets(container: &Container, device: &Device) -> Result<()> {
+    let manifest = container.manifest();
+    let family = device.backend().family();
+    let targets = manifest.cards.iter().map(|c| &c.target).chain([&manifest.target]);
+    for target in targets {
+        if target.split(':').next() != Some(family) {
+            let source = manifest.sources.first().map_or("MODEL.gguf", |s| &s.file);
+            return Err(RuntimeError::Incompatible(format!(
+                "this container is packed for {target}, this is {family}; convert it for here: gantry convert \
+                 {source} --target {family}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn check_kernels(program: &Program, device: &Device) -> Result<()> {
+    for (kind, matrix) in program.tensors() {
+        if !device.backend().takes(kind, matrix.layout) {
+            return Err(RuntimeError::Incompatible(format!(
+                "{}: {} has no {kind} kernel for layout {}; convert with another layout for it (--set)",
+                matrix.name,
+                device.backend().family(),
+                matrix.layout
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn settings(program: &Program, options: &ModelOptions) -> Result<Settings> {
+    let context = options.context.unwrap_or(program.context.unwrap_or(DEFAULT_CONTEXT).min(DEFAULT_CONTEXT));
+    if context == 0 || options.batch == 0 || context >= 1 << 31 {
+        return Err(RuntimeError::Setting(format!(
+            "a context of {context} with batches of {}: both must be between 1 and 2^31",
+            options.batch
+        )));
+    }
+    Ok(Settings { context, batch: options.batch.min(context), kv: options.kv })
+}
+
+fn need(container: &Container, program: &Program, device: &Device, settings: &Settings) -> Vec<Need> {
+    let mut need: Vec<Need> = container
+        .header()
+        .cards
+        .iter()
+        .map(|card| Need { weights: card.bytes, ..Need::default() })
+        .collect();
+    // All cards of a container lie in this machine's memory; one of them carries what a session adds.
+    if let Some(first) = need.first_mut() {
+        let per_position = device.backend().cache_bytes(program, settings.kv);
+        first.cache = per_position.saturating_mul(settings.context as u64);
+        first.scratch = device.backend().scratch_bytes(program, settings);
+    }
+    need
+}
