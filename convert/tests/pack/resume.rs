@@ -22,7 +22,7 @@ impl Scene {
     fn new() -> Self {
         let scene = Self { dir: tempfile::tempdir().expect("a folder") };
         let names: Vec<Tensor> = (0..TENSORS)
-            .map(|n| tensor(&format!("blk.{n}.w.weight"), &[2048, 1024], GgmlType::BF16))
+            .map(|n| tensor(format!("blk.{n}.w.weight"), &[2048, 1024], GgmlType::BF16))
             .collect();
         let keys = |w: &mut GgufWriter| {
             w.set("general.architecture", Value::Str(b"llama"));
