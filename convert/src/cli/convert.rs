@@ -54,8 +54,9 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<()> {
     let names = Names::new(&args.output, &plan)?;
     names.check(&source, args.force)?;
     let needed = plan.disk_bytes(header_bytes(&source));
+    let free = names.free();
     if !args.json {
-        say(&table(&plan, needed, names.free()))?;
+        say(&table(&plan, needed, free))?;
     }
     names.check_space(needed)?;
     let (summary, resumed) = run(args, &source, &plan, &names)?;
@@ -65,7 +66,7 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<()> {
     let seconds = begin.elapsed().as_secs_f64();
     let read: u64 = plan.shards.iter().map(|s| s.bytes).sum();
     if args.json {
-        let mut doc = json(&plan, needed, names.free());
+        let mut doc = json(&plan, needed, free);
         doc["command"] = "convert".into();
         doc["result"] = value!({
             "output": names.index().display().to_string(),
