@@ -50,6 +50,8 @@ pub(crate) struct Job<'a> {
     pub(crate) outputs: &'a Outputs,
     pub(crate) interrupt: &'a Interrupt,
     pub(crate) threads: usize,
+    /// Bytes of finished blobs after which they are synced and recorded.
+    pub(crate) sync_bytes: u64,
 }
 
 /// All that packing found out.
@@ -148,7 +150,7 @@ pub(crate) fn pack(
 impl<'a> Engine<'a> {
     fn new(job: Job<'a>, resumed: Vec<Option<Done>>) -> Self {
         let plan = job.plan;
-        let windows = Windows::new(plan, job.threads);
+        let windows = Windows::new(plan);
         let mut chunks = vec![0u64; plan.blobs.len()];
         for route in plan.tensors.iter().map(|t| &t.route) {
             route.blobs.iter().for_each(|&b| chunks[b as usize] += route.chunks);
