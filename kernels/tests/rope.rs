@@ -117,7 +117,7 @@ fn both_styles_rotate_the_right_pairs_by_ggmls_angles() {
 fn position_zero_of_an_unscaled_table_changes_nothing() {
     let table = RopeTable::new(8, 1e4, None, RopeScaling::None);
     let mut angles = RopeAngles::default();
-    assert!(angles.is_empty() && angles.len() == 0);
+    assert!(angles.is_empty());
     table.angles(&[0], &mut angles);
     let mut x: Vec<f32> = (0..16).map(|i| i as f32).collect();
     rope(RopeStyle::Neox, &angles, &mut x, 16, 2, 8);
