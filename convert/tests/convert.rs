@@ -129,8 +129,15 @@ fn cards_in_one_file_and_in_files_of_their_own() {
 fn overrides_change_what_they_name_or_are_refused() {
     let room = Room::new();
     llama(&room.path("m.gguf"), 2, 0, GgmlType::BF16);
-    let c = convert(&room, "m.gguf", "m.gantry", &["--set", "ffn_down=raw.bf16", "--set", "blk.1.attn_k.*=keep"]);
-    let kept: Vec<&str> = c.manifest().source_tensors.iter().filter(|t| t.exact && t.dims.len() > 1).map(|t| t.name.as_str()).collect();
+    let c =
+        convert(&room, "m.gguf", "m.gantry", &["--set", "ffn_down=raw.bf16", "--set", "blk.1.attn_k.*=keep"]);
+    let kept: Vec<&str> = c
+        .manifest()
+        .source_tensors
+        .iter()
+        .filter(|t| t.exact && t.dims.len() > 1)
+        .map(|t| t.name.as_str())
+        .collect();
     assert_eq!(kept, ["blk.0.ffn_down.weight", "blk.1.attn_k.weight", "blk.1.ffn_down.weight"]);
     // A part with another layout cannot be fused.
     assert_eq!(c.manifest().tensors.iter().filter(|t| t.role == "attn_qkv").count(), 1);

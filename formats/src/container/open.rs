@@ -58,15 +58,15 @@ impl Container {
     /// Where a file cannot be read, is damaged, or breaks a rule.
     pub fn open(path: &Path) -> Result<Self, ContainerError> {
         let (container, mut faults) = Self::open_tolerant(path)?;
-        if faults.is_empty() { Ok(container) } else { Err(faults.swap_remove(0)) }
+        if faults.is_empty() { Ok(container) } else { Err(faults.swap_remove(0).1) }
     }
 
     /// The same, for a reader that reports all damage: a card's own file that is not what the index says counts
-    /// as missing in the container, and why is given beside it, in order of card.
+    /// as missing in the container, and why is given beside it, by card.
     ///
     /// # Errors
     /// Where the index file cannot be read, is damaged, or breaks a rule.
-    pub fn open_tolerant(path: &Path) -> Result<(Self, Vec<ContainerError>), ContainerError> {
+    pub fn open_tolerant(path: &Path) -> Result<(Self, Vec<(usize, ContainerError)>), ContainerError> {
         let io = |path: &Path, source| ContainerError::Io { path: path.into(), source };
         let index = FileSource::open(path).map_err(|e| io(path, e))?;
         let mut page = vec![0; index.len().min(HEADER_BYTES) as usize];
@@ -112,7 +112,7 @@ impl Container {
         let mut faults = Vec::new();
         for card in 0..header.cards.len() {
             card_files.push(open_card_file(&header, path, card).unwrap_or_else(|fault| {
-                faults.push(fault);
+                faults.push((card, fault));
                 None
             }));
         }
