@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn equals_the_plain_hash() {
         for len in [0usize, 1, 1 << 20, (1 << 20) + 1, (3 << 20) + 777] {
-            let bytes: Vec<u8> = (0..len).map(|i| (i * 7 >> 3) as u8).collect();
+            let bytes: Vec<u8> = (0..len).map(|i| ((i * 7) >> 3) as u8).collect();
             let progress = Progress::new("hash", len as u64);
             assert_eq!(hash_file(&bytes, 3, &progress).unwrap(), hash::hash(&bytes), "{len}");
         }

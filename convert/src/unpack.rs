@@ -11,6 +11,7 @@ use gantry_formats::exit::Exit;
 use gantry_formats::layout::Layout;
 use gantry_formats::source::ReadAt;
 use gantry_packer::q8_0;
+use std::cmp::Reverse;
 use std::io;
 use std::ops::Range;
 
@@ -95,7 +96,7 @@ impl<'c> Unpacker<'c> {
             }
         }
         for list in &mut pieces {
-            list.sort_by_key(|p| (p.rows.start, p.rows.end, p.cols.start, p.cols.end, p.card));
+            list.sort_by_key(|p| (p.rows.start, Reverse(p.rows.end), p.cols.start, p.cols.end, p.card));
         }
         let tensors = manifest.source_tensors.iter().zip(&pieces);
         let covers = tensors.map(|(t, pieces)| cover(&t.dims, pieces)).collect();

@@ -9,7 +9,7 @@ use gantry_formats::hash::{self, Digest};
 use gantry_formats::source::ReadAt;
 use gantry_packer::q8_0;
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 /// What comparing one tensor found.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +26,15 @@ pub(super) struct Found {
     pub(super) refused: Option<String>,
     /// BLAKE3 of the source's bytes.
     pub(super) hash: Option<Digest>,
+}
+
+/// What was found so far, by tensor.
+struct All(Vec<Mutex<Found>>);
+
+impl All {
+    fn of(&self, tensor: usize) -> MutexGuard<'_, Found> {
+        self.0[tensor].lock().unwrap_or_else(|e| e.into_inner())
+    }
 }
 
 struct Job<'u> {
@@ -56,26 +65,21 @@ pub(super) fn tensors(
     threads: usize,
     progress: &Progress,
 ) -> anyhow::Result<Vec<(usize, Found)>> {
-    let found: Vec<Mutex<Found>> = (0..gguf.tensor_count()).map(|_| Mutex::default()).collect();
-    let update = |tensor: usize, change: &mut dyn FnMut(&mut Found)| {
-        change(&mut found[tensor].lock().unwrap_or_else(|e| e.into_inner()));
-    };
+    let all = All((0..gguf.tensor_count()).map(|_| Mutex::default()).collect());
     parallel::for_each(threads, which.iter(), Vec::new, |buffer, &i| {
         let Some(tensor) = gguf.tensor(i) else { return Ok(()) };
         let digest = tensor_hash(gguf, &tensor, buffer, progress)?;
-        update(i, &mut |f| f.hash = Some(digest));
+        all.of(i).hash = Some(digest);
         Ok(())
     })?;
     let jobs = which.iter().flat_map(|&i| jobs(unpacker, gguf, i));
     parallel::for_each(threads, jobs, Buffers::default, |buffers, job| {
         let Some(tensor) = gguf.tensor(job.tensor) else { return Ok(()) };
-        compare(unpacker, gguf, &tensor, &job, buffers, &update)?;
+        compare(unpacker, gguf, &tensor, &job, buffers, &all)?;
         progress.add(buffers.source.len() as u64);
         Ok(())
     })?;
-    let found = found.into_iter().map(|f| f.into_inner().unwrap_or_else(|e| e.into_inner()));
-    let mut all: Vec<Option<Found>> = found.map(Some).collect();
-    Ok(which.iter().filter_map(|&i| Some((i, all[i].take()?))).collect())
+    Ok(which.iter().map(|&i| (i, std::mem::take(&mut *all.of(i)))).collect())
 }
 
 fn jobs<'u>(unpacker: &'u Unpacker<'_>, gguf: &Gguf, i: usize) -> impl Iterator<Item = Job<'u>> + use<'u> {
@@ -100,7 +104,7 @@ fn compare(
     tensor: &Tensor<'_>,
     job: &Job<'_>,
     b: &mut Buffers,
-    update: &dyn Fn(usize, &mut dyn FnMut(&mut Found)),
+    all: &All,
 ) -> anyhow::Result<()> {
     let count = job.elements.end - job.elements.start;
     let bytes = |n: u64| n / tensor.ty.block_len() * tensor.ty.block_bytes();
@@ -119,7 +123,7 @@ fn compare(
             Err(error) => {
                 let blocks = job.elements.start / tensor.ty.block_len();
                 let text = error.moved(job.elements.start, blocks).to_string();
-                update(job.tensor, &mut |f| f.refused = Some(text.clone()));
+                all.of(job.tensor).refused = Some(text);
                 return Ok(());
             }
         }
@@ -130,15 +134,14 @@ fn compare(
         &b.source
     };
     let differing = differing(want, &b.stored, ty.block_bytes() as usize);
-    update(job.tensor, &mut |f| {
-        f.derived |= derived;
-        f.max_error = f.max_error.max(max_error);
-        if let Some((first, count)) = differing {
-            let first = job.elements.start + first * ty.block_len();
-            f.differing += count;
-            f.first = Some(f.first.map_or(first, |before| before.min(first)));
-        }
-    });
+    let mut found = all.of(job.tensor);
+    found.derived |= derived;
+    found.max_error = found.max_error.max(max_error);
+    if let Some((first, count)) = differing {
+        let first = job.elements.start + first * ty.block_len();
+        found.differing += count;
+        found.first = Some(found.first.map_or(first, |before| before.min(first)));
+    }
     Ok(())
 }
 
