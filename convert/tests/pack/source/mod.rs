@@ -13,12 +13,12 @@ use std::process::{Command, Output};
 
 /// A tensor of a test model.
 pub(crate) struct Tensor {
-    pub(crate) name: String,
+    pub(crate) name: Vec<u8>,
     pub(crate) dims: Vec<u64>,
     pub(crate) ty: GgmlType,
 }
 
-pub(crate) fn tensor(name: &str, dims: &[u64], ty: GgmlType) -> Tensor {
+pub(crate) fn tensor(name: impl Into<Vec<u8>>, dims: &[u64], ty: GgmlType) -> Tensor {
     Tensor { name: name.into(), dims: dims.into(), ty }
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn llama_tensors(layers: u32, experts: u64, ty: GgmlType) -> Vec<Tens
     let mut out = vec![tensor("token_embd.weight", &[64, 100], ty)];
     for n in 0..layers {
         let mut add =
-            |name: &str, dims: &[u64], ty| out.push(tensor(&format!("blk.{n}.{name}.weight"), dims, ty));
+            |name: &str, dims: &[u64], ty| out.push(tensor(format!("blk.{n}.{name}.weight"), dims, ty));
         add("attn_norm", &[64], GgmlType::F32);
         add("attn_q", &[64, 64], ty);
         add("attn_k", &[64, 32], ty);
