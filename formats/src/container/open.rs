@@ -15,6 +15,10 @@ pub(super) const METADATA_LIMIT: u64 = 256 << 20;
 /// Largest hash table that is read: enough for 32 TiB of weights.
 pub(super) const TABLE_LIMIT: u64 = 1 << 30;
 
+/// Largest section that is held in memory before its hash is known to match. A larger one is hashed in pieces
+/// first, so that a file of holes that claims a GiB of table costs no memory.
+const UNCHECKED: u64 = 32 << 20;
+
 /// An opened and validated container. Blobs are not read yet.
 #[derive(Debug)]
 pub struct Container {
@@ -87,12 +91,13 @@ impl Container {
                     format!("{} bytes, at most {limit}", section.bytes),
                 ));
             }
+            let damaged = || ContainerError::integrity(name, "BLAKE3 does not match the header");
+            if section.bytes > UNCHECKED && hash_section(&index, section).map_err(|e| io(path, e))? != *want {
+                return Err(damaged());
+            }
             let mut bytes = vec![0; section.bytes as usize];
             index.read_exact_at(section.offset, &mut bytes).map_err(|e| io(path, e))?;
-            match hash::hash(&bytes) == *want {
-                true => Ok(bytes),
-                false => Err(ContainerError::integrity(name, "BLAKE3 does not match the header")),
-            }
+            if hash::hash(&bytes) == *want { Ok(bytes) } else { Err(damaged()) }
         };
         let metadata = read("metadata section", header.metadata, &header.metadata_hash, METADATA_LIMIT)?;
         let table = read("hash table", header.table, &header.table_hash, TABLE_LIMIT)?;
@@ -263,6 +268,20 @@ impl Container {
         }
         Ok(())
     }
+}
+
+fn hash_section(file: &FileSource, section: Section) -> std::io::Result<Digest> {
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; 1 << 20];
+    let end = section.offset + section.bytes;
+    let mut at = section.offset;
+    while at < end {
+        let len = (end - at).min(buffer.len() as u64) as usize;
+        file.read_exact_at(at, &mut buffer[..len])?;
+        hasher.update(&buffer[..len]);
+        at += len as u64;
+    }
+    Ok(*hasher.finalize().as_bytes())
 }
 
 fn card_path(index: &Path, card: usize) -> PathBuf {
