@@ -28,6 +28,9 @@ pub(crate) struct DiffArgs {
     /// Compare metadata, shapes and types only; no weights are read
     #[arg(long)]
     no_values: bool,
+    /// List every tensor that differs, not only those that differ most
+    #[arg(long)]
+    full: bool,
     /// One JSON document
     #[arg(long)]
     json: bool,
@@ -43,7 +46,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     if args.json {
         output::json("diff", &report.to_json())?;
     } else {
-        output::text(&report.text())?;
+        output::text(&report.text(args.full))?;
     }
     Ok(if report.is_same() { Exit::Ok } else { Exit::Other })
 }

@@ -7,6 +7,9 @@ use crate::table::{Align, Table, wrap};
 use crate::units;
 use serde_json::{Value, json};
 
+/// Tensors that are listed unless all are asked for.
+const SHOWN: usize = 24;
+
 /// Everything that was compared.
 #[derive(Debug)]
 pub(super) struct Report {
@@ -45,7 +48,7 @@ impl Report {
     }
 
     /// For people.
-    pub(super) fn text(&self) -> String {
+    pub(super) fn text(&self, full: bool) -> String {
         let mut out = format!("a  {}\nb  {}\n", self.names[0], self.names[1]);
         for (title, changes) in [("packed differently", &self.packing), ("metadata", &self.metadata)] {
             if !changes.is_empty() {
@@ -53,17 +56,27 @@ impl Report {
                 changes.iter().for_each(|c| out += &change(c));
             }
         }
-        let differing: Vec<&Compared> = self.tensors.iter().filter(|t| !t.is_same()).collect();
-        if !differing.is_empty() {
+        let mut differing: Vec<&Compared> = self.tensors.iter().filter(|t| !t.is_same()).collect();
+        let count = differing.len();
+        if !full && count > SHOWN {
+            // What only one side has first, then by error.
+            let error = |t: &Compared| t.values.as_ref().map_or(f64::INFINITY, |d| d.max);
+            differing.sort_by(|a, b| error(b).total_cmp(&error(a)));
+            differing.truncate(SHOWN);
+        }
+        if count > 0 {
             out.push('\n');
             out += &self.tensor_table(&differing);
+        }
+        if count > differing.len() {
+            out += &format!("… and {} that differ less; --full lists all\n", count - differing.len());
         }
         out.push('\n');
         let mut line = format!("{} the same", units::plural(self.same_tensors(), "tensor"));
         if self.repacked() > 0 {
             line += &format!(" ({} of them in another layout)", units::count(self.repacked()));
         }
-        line += &format!(", {} differ", units::count(differing.len() as u64));
+        line += &format!(", {} differ", units::count(count as u64));
         line += &format!("; {} differ", units::plural(self.metadata.len() as u64, "key"));
         if !self.values {
             line += "; values were not compared";

@@ -5,18 +5,19 @@ use gantry_formats::container::{Container, HEADER_BYTES};
 use gantry_formats::gguf::Gguf;
 use gantry_formats::role::Role;
 use serde::Serialize;
+use std::borrow::Cow;
 
 /// A stored tensor, or one matrix of all experts of a bank.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Item {
+pub(super) struct Item<'a> {
     /// Its name.
-    pub(super) name: String,
+    pub(super) name: Cow<'a, str>,
     /// Its role: the base name.
-    pub(super) role: String,
+    pub(super) role: Cow<'a, str>,
     /// Its layer.
     pub(super) layer: Option<u32>,
     /// Layout, or in a GGUF the type.
-    pub(super) layout: String,
+    pub(super) layout: &'a str,
     /// Shape, outermost first, of one expert where there are several.
     pub(super) shape: Vec<u64>,
     /// Experts of a bank.
@@ -30,23 +31,23 @@ pub(super) struct Item {
 }
 
 /// All items, in order of place.
-pub(super) fn of(opened: &Opened) -> Vec<Item> {
+pub(super) fn of(opened: &Opened) -> Vec<Item<'_>> {
     match opened {
         Opened::Container(container) => of_container(container),
         Opened::Gguf(gguf) => of_gguf(gguf),
     }
 }
 
-fn of_container(container: &Container) -> Vec<Item> {
+fn of_container(container: &Container) -> Vec<Item<'_>> {
     let manifest = container.manifest();
     let segment = |card: u32| container.header().cards.get(card as usize).map_or(HEADER_BYTES, |c| c.offset);
-    let layouts: Vec<String> = container.layouts().iter().map(|l| l.to_string()).collect();
+    let layout = |i: u32| manifest.layouts[i as usize].name.as_str();
     let mut items = Vec::with_capacity(manifest.tensors.len());
     items.extend(manifest.tensors.iter().map(|t| Item {
-        name: t.name.clone(),
-        role: t.role.clone(),
+        name: (&t.name).into(),
+        role: (&t.role).into(),
         layer: t.layer,
-        layout: layouts[t.layout as usize].clone(),
+        layout: layout(t.layout),
         shape: t.shape.clone(),
         experts: None,
         card: t.card,
@@ -56,10 +57,10 @@ fn of_container(container: &Container) -> Vec<Item> {
     for bank in &manifest.banks {
         let experts = bank.experts.len() as u64;
         items.extend(bank.matrices.iter().map(|m| Item {
-            name: m.name.clone(),
-            role: m.role.clone(),
+            name: (&m.name).into(),
+            role: (&m.role).into(),
             layer: Some(bank.layer),
-            layout: layouts[m.layout as usize].clone(),
+            layout: layout(m.layout),
             shape: m.shape.clone(),
             experts: Some(experts),
             card: bank.card,
@@ -71,17 +72,17 @@ fn of_container(container: &Container) -> Vec<Item> {
     items
 }
 
-fn of_gguf(gguf: &Gguf) -> Vec<Item> {
+fn of_gguf(gguf: &Gguf) -> Vec<Item<'_>> {
     let item = |t: gantry_formats::gguf::Tensor<'_>| {
         let name = t.display_name();
         let dims = t.dims().iter().filter(|d| **d > 1).count();
         let Role { layer, base, .. } = Role::of(&name, dims);
-        let role = base.to_string();
+        let role = base.to_string().into();
         Item {
             role,
             layer,
-            name,
-            layout: t.ty.to_string(),
+            name: name.into(),
+            layout: t.ty.name(),
             shape: t.dims().iter().rev().copied().collect(),
             experts: None,
             card: t.shard as u32,

@@ -10,7 +10,7 @@ use gantry_formats::container::Container;
 use gantry_formats::gguf::{Gguf, Header, display_name};
 use gantry_formats::hash;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Everything the summary says.
@@ -84,7 +84,7 @@ struct Total {
 pub(super) fn of(
     opened: &Opened,
     headers: &[Header],
-    items: &[Item],
+    items: &[Item<'_>],
     memory: Memory,
     path: &Path,
 ) -> Summary {
@@ -102,8 +102,8 @@ pub(super) fn of(
         tokenizer: headers.first().and_then(tokenizer),
         runnable: true,
         not_runnable_because: Vec::new(),
-        by_layout: totals(items, |i| i.layout.clone(), false),
-        by_role: totals(items, |i| i.role.clone(), true),
+        by_layout: totals(items, |i| i.layout, false),
+        by_role: totals(items, |i| &i.role, true),
         by_layers: layers(items),
         memory,
         notes: Vec::new(),
@@ -311,21 +311,25 @@ fn totals_text(title: &'static str, totals: &[Total]) -> String {
 }
 
 /// Totals by a key, largest first.
-fn totals(items: &[Item], key: impl Fn(&Item) -> String, with_layouts: bool) -> Vec<Total> {
-    let mut groups: BTreeMap<String, (u64, u64, BTreeMap<&str, ()>)> = BTreeMap::new();
+fn totals<'i>(
+    items: &'i [Item<'_>],
+    key: impl Fn(&'i Item<'_>) -> &'i str,
+    with_layouts: bool,
+) -> Vec<Total> {
+    let mut groups: BTreeMap<&str, (u64, u64, BTreeSet<&str>)> = BTreeMap::new();
     for item in items {
         let group = groups.entry(key(item)).or_default();
         group.0 += 1;
         group.1 = group.1.saturating_add(item.bytes);
         if with_layouts {
-            group.2.insert(&item.layout, ());
+            group.2.insert(item.layout);
         }
     }
-    let total = |(name, (tensors, bytes, layouts)): (String, (u64, u64, BTreeMap<&str, ()>))| Total {
-        name,
+    let total = |(name, (tensors, bytes, layouts)): (&str, (u64, u64, BTreeSet<&str>))| Total {
+        name: name.into(),
         tensors,
         bytes,
-        layouts: layouts.into_keys().map(Into::into).collect(),
+        layouts: layouts.into_iter().map(Into::into).collect(),
     };
     let mut out: Vec<Total> = groups.into_iter().map(total).collect();
     out.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
@@ -333,7 +337,7 @@ fn totals(items: &[Item], key: impl Fn(&Item) -> String, with_layouts: bool) -> 
 }
 
 /// Totals by layer; neighbours of the same size share a line.
-fn layers(items: &[Item]) -> Vec<Total> {
+fn layers(items: &[Item<'_>]) -> Vec<Total> {
     let mut by_layer: BTreeMap<Option<u32>, (u64, u64)> = BTreeMap::new();
     for item in items {
         let entry = by_layer.entry(item.layer).or_default();

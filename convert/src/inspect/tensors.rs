@@ -8,17 +8,17 @@ use serde_json::{Value, json};
 use std::cmp::Ordering;
 
 /// The items that match, in order.
-pub(super) fn select(mut items: Vec<Item>, filter: Option<&str>, sort: Sort) -> Vec<Item> {
+pub(super) fn select<'a>(mut items: Vec<Item<'a>>, filter: Option<&str>, sort: Sort) -> Vec<Item<'a>> {
     if let Some(pattern) = filter {
         items.retain(|i| glob::matches(pattern, &i.name));
     }
-    let name = |a: &Item, b: &Item| natural(&a.name, &b.name);
+    let name = |a: &Item<'_>, b: &Item<'_>| natural(&a.name, &b.name);
     items.sort_by(|a, b| match sort {
         Sort::Name => name(a, b),
         Sort::Bytes => b.bytes.cmp(&a.bytes).then_with(|| name(a, b)),
         Sort::Layer => a.layer.cmp(&b.layer).then_with(|| name(a, b)),
         Sort::Offset => (a.card, a.offset).cmp(&(b.card, b.offset)),
-        Sort::Type => a.layout.cmp(&b.layout).then_with(|| name(a, b)),
+        Sort::Type => a.layout.cmp(b.layout).then_with(|| name(a, b)),
     });
     items
 }
@@ -47,7 +47,7 @@ fn natural(a: &str, b: &str) -> Ordering {
 }
 
 /// A shape for people: `576 × 49152`, experts in front.
-pub(super) fn shape(item: &Item) -> String {
+pub(super) fn shape(item: &Item<'_>) -> String {
     let mut dims: Vec<String> = item.shape.iter().map(u64::to_string).collect();
     if dims.is_empty() {
         dims.push("1".into());
@@ -57,7 +57,7 @@ pub(super) fn shape(item: &Item) -> String {
 }
 
 /// For people.
-pub(super) fn text(items: &[Item]) -> String {
+pub(super) fn text(items: &[Item<'_>]) -> String {
     let mut table = Table::new(&[
         ("tensor", Align::Left),
         ("layout", Align::Left),
@@ -67,7 +67,7 @@ pub(super) fn text(items: &[Item]) -> String {
         ("bytes", Align::Right),
     ]);
     for i in items {
-        let (name, layout) = (i.name.clone(), i.layout.clone());
+        let (name, layout) = (i.name.to_string(), i.layout.to_string());
         table.row([name, layout, shape(i), i.card.to_string(), i.offset.to_string(), i.bytes.to_string()]);
     }
     let bytes = items.iter().map(|i| i.bytes).sum();
@@ -75,7 +75,7 @@ pub(super) fn text(items: &[Item]) -> String {
 }
 
 /// For programs.
-pub(super) fn to_json(items: &[Item]) -> Value {
+pub(super) fn to_json(items: &[Item<'_>]) -> Value {
     json!({ "tensors": items })
 }
 

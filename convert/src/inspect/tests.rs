@@ -74,7 +74,7 @@ fn lists_are_sorted_and_filtered() {
     let names = |filter: Option<&str>, sort| {
         let list = tensors::select(items::of(&room.container), filter, sort);
         assert_narrow(&tensors::text(&list));
-        list.into_iter().map(|i| i.name).collect::<Vec<_>>()
+        list.into_iter().map(|i| i.name.into_owned()).collect::<Vec<_>>()
     };
     assert_eq!(names(None, Sort::Offset).len(), 10);
     assert_eq!(names(None, Sort::Bytes)[0], "token_embd.weight");
