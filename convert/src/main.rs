@@ -3,15 +3,32 @@
 
 mod cli;
 mod demo;
+mod diff;
+mod export;
 mod failure;
+mod filehash;
 mod glob;
+mod inspect;
 mod interrupt;
+mod output;
 mod pack;
+mod parallel;
 mod plan;
+mod progress;
 mod recipe;
 mod runner;
+#[cfg(test)]
+#[path = "../../formats/tests/sample/mod.rs"]
+mod sample;
+mod table;
+mod units;
+mod unpack;
+mod values;
+mod verify;
+mod weights;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use gantry_formats::exit::Exit;
 use std::process::ExitCode;
 
 /// Packs GGUF models into device-ready, verified containers.
@@ -34,6 +51,10 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<std::ffi::OsString>,
     },
+    Inspect(inspect::InspectArgs),
+    Verify(verify::VerifyArgs),
+    Diff(diff::DiffArgs),
+    Export(export::ExportArgs),
     /// Prints a completion script for a shell.
     Completions {
         /// The shell.
@@ -43,15 +64,19 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result: anyhow::Result<()> = match &cli.command {
-        Command::Plan(args) => cli::plan(args),
-        Command::Convert(args) => cli::convert(args),
-        Command::Demo(args) => demo::run(args),
-        Command::Run { args } => runner::run(args),
-        Command::Completions { shell } => completions(*shell),
+    let result: anyhow::Result<Exit> = match &cli.command {
+        Command::Plan(args) => cli::plan(args).map(|()| Exit::Ok),
+        Command::Convert(args) => cli::convert(args).map(|()| Exit::Ok),
+        Command::Inspect(args) => inspect::run(args).map(|()| Exit::Ok),
+        Command::Verify(args) => verify::run(args).map(|()| Exit::Ok),
+        Command::Diff(args) => diff::run(args),
+        Command::Export(args) => export::run(args).map(|()| Exit::Ok),
+        Command::Demo(args) => demo::run(args).map(|()| Exit::Ok),
+        Command::Run { args } => runner::run(args).map(|()| Exit::Ok),
+        Command::Completions { shell } => completions(*shell).map(|()| Exit::Ok),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(exit) => ExitCode::from(exit as u8),
         Err(error) if failure::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -63,5 +88,5 @@ fn main() -> ExitCode {
 fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "gantry", &mut script);
-    Ok(cli::print(&String::from_utf8_lossy(&script))?)
+    Ok(output::text(&String::from_utf8_lossy(&script))?)
 }

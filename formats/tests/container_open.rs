@@ -181,6 +181,29 @@ fn files_of_another_length_are_refused() {
 }
 
 #[test]
+fn a_file_of_holes_that_claims_a_large_section_is_refused_in_pieces() {
+    let dir = folder();
+    let sample = Sample::new();
+    let (skeleton, finished) = sample.finish();
+    let mut header = finished.header.clone();
+    let path = sample.write(dir.path());
+    let end = header.file_bytes;
+    header.manifest = Section { offset: end, bytes: 200 << 20 };
+    header.file_bytes = end + (200 << 20);
+    header.root = header.compute_root();
+    sample.write_with(dir.path(), &skeleton, &header, &finished.tail);
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(header.file_bytes).unwrap();
+    let (exit, text) = open(&path).expect_err("not the manifest");
+    assert_eq!((exit, text.contains("manifest")), (Exit::Integrity, true), "{text}");
+    header.manifest.bytes = (256 << 20) + 1;
+    header.file_bytes = end + header.manifest.bytes;
+    header.root = header.compute_root();
+    sample.write_with(dir.path(), &skeleton, &header, &finished.tail);
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(header.file_bytes).unwrap();
+    assert!(open(&path).expect_err("over the limit").1.contains("at most"));
+}
+
+#[test]
 fn a_text_mode_transfer_is_recognised() {
     let dir = folder();
     let path = Sample::new().write(dir.path());

@@ -16,6 +16,10 @@ pub(super) const METADATA_LIMIT: u64 = 256 << 20;
 /// Largest hash table that is read: enough for 32 TiB of weights.
 pub(super) const TABLE_LIMIT: u64 = 1 << 30;
 
+/// Largest section that is held in memory before its hash is known to match. A larger one is hashed in pieces
+/// first, so that a file of holes that claims a GiB of table costs no memory.
+const UNCHECKED: u64 = 32 << 20;
+
 /// An opened and validated container. Blobs are not read yet.
 #[derive(Debug)]
 pub struct Container {
@@ -60,15 +64,15 @@ impl Container {
     /// Where a file cannot be read, is damaged, or breaks a rule.
     pub fn open(path: &Path) -> Result<Self, ContainerError> {
         let (container, mut faults) = Self::open_tolerant(path)?;
-        if faults.is_empty() { Ok(container) } else { Err(faults.swap_remove(0)) }
+        if faults.is_empty() { Ok(container) } else { Err(faults.swap_remove(0).1) }
     }
 
     /// The same, for a reader that reports all damage: a card's own file that is not what the index says counts
-    /// as missing in the container, and why is given beside it, in order of card.
+    /// as missing in the container, and why is given beside it, by card.
     ///
     /// # Errors
     /// Where the index file cannot be read, is damaged, or breaks a rule.
-    pub fn open_tolerant(path: &Path) -> Result<(Self, Vec<ContainerError>), ContainerError> {
+    pub fn open_tolerant(path: &Path) -> Result<(Self, Vec<(usize, ContainerError)>), ContainerError> {
         let io = |path: &Path, source| ContainerError::Io { path: path.into(), source };
         let index = FileSource::open(path).map_err(|e| io(path, e))?;
         let mut page = vec![0; index.len().min(HEADER_BYTES) as usize];
@@ -89,12 +93,13 @@ impl Container {
                     format!("{} bytes, at most {limit}", section.bytes),
                 ));
             }
+            let damaged = || ContainerError::integrity(name, "BLAKE3 does not match the header");
+            if section.bytes > UNCHECKED && hash_section(&index, section).map_err(|e| io(path, e))? != *want {
+                return Err(damaged());
+            }
             let mut bytes = vec![0; section.bytes as usize];
             index.read_exact_at(section.offset, &mut bytes).map_err(|e| io(path, e))?;
-            match hash::hash(&bytes) == *want {
-                true => Ok(bytes),
-                false => Err(ContainerError::integrity(name, "BLAKE3 does not match the header")),
-            }
+            if hash::hash(&bytes) == *want { Ok(bytes) } else { Err(damaged()) }
         };
         let metadata = read("metadata section", header.metadata, &header.metadata_hash, METADATA_LIMIT)?;
         let table = read("hash table", header.table, &header.table_hash, TABLE_LIMIT)?;
@@ -115,7 +120,7 @@ impl Container {
         let mut faults = Vec::new();
         for card in 0..header.cards.len() {
             card_files.push(open_card_file(&header, path, card).unwrap_or_else(|fault| {
-                faults.push(fault);
+                faults.push((card, fault));
                 None
             }));
         }
@@ -291,6 +296,20 @@ fn parse_headers(metadata: &Metadata) -> Result<Vec<gguf::Header>, ContainerErro
         }
     };
     metadata.shards.iter().enumerate().map(parse).collect()
+}
+
+fn hash_section(file: &FileSource, section: Section) -> std::io::Result<Digest> {
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; 1 << 20];
+    let end = section.offset + section.bytes;
+    let mut at = section.offset;
+    while at < end {
+        let len = (end - at).min(buffer.len() as u64) as usize;
+        file.read_exact_at(at, &mut buffer[..len])?;
+        hasher.update(&buffer[..len]);
+        at += len as u64;
+    }
+    Ok(*hasher.finalize().as_bytes())
 }
 
 fn card_path(index: &Path, card: usize) -> PathBuf {

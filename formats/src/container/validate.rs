@@ -23,10 +23,10 @@ pub(super) fn validate(
     rules.sources(headers)?;
     let layouts = rules.layouts()?;
     let mut owned = vec![false; table.blobs().len()];
-    let mut names = HashSet::new();
+    let mut names = HashSet::with_capacity(manifest.tensors.len());
     for tensor in &manifest.tensors {
         rules.tensor(tensor, &layouts, &mut owned)?;
-        rules.unique(&mut names, &tensor.name)?;
+        unique(&mut names, &tensor.name)?;
     }
     for bank in &manifest.banks {
         rules.bank(bank, &layouts, &mut owned)?;
@@ -35,14 +35,20 @@ pub(super) fn validate(
     if let Some(blob) = owned.iter().position(|o| !o) {
         return Err(bad(format!("blob {blob} belongs to no tensor and no expert")));
     }
-    let tensors: HashSet<&str> = manifest.tensors.iter().map(|t| t.name.as_str()).collect();
+    let aliased = !manifest.aliases.is_empty();
+    let tensors: HashSet<&str> =
+        manifest.tensors.iter().filter(|_| aliased).map(|t| t.name.as_str()).collect();
     for alias in &manifest.aliases {
-        rules.unique(&mut names, &alias.name)?;
+        unique(&mut names, &alias.name)?;
         if !tensors.contains(alias.of.as_str()) {
             return Err(bad(format!("alias {}: there is no tensor {}", alias.name, alias.of)));
         }
     }
     Ok(layouts)
+}
+
+fn unique<'m>(names: &mut HashSet<&'m str>, name: &'m str) -> Result<(), ContainerError> {
+    if names.insert(name) { Ok(()) } else { Err(bad(format!("the name {name} occurs twice"))) }
 }
 
 fn bad(what: impl Into<String>) -> ContainerError {
@@ -65,7 +71,7 @@ struct Rules<'a> {
     table: &'a Table,
 }
 
-impl Rules<'_> {
+impl<'a> Rules<'a> {
     /// Segments are aligned and in order, sections follow, nothing overlaps, the last byte is the file's last.
     fn regions(&self) -> Result<(), ContainerError> {
         let h = self.header;
@@ -202,13 +208,6 @@ impl Rules<'_> {
         understood.collect()
     }
 
-    fn unique(&self, names: &mut HashSet<String>, name: &str) -> Result<(), ContainerError> {
-        match names.insert(name.to_string()) {
-            true => Ok(()),
-            false => Err(bad(format!("the name {name} occurs twice"))),
-        }
-    }
-
     fn matrix(&self, stored: &Stored<'_>, layouts: &[Layout]) -> Result<(), ContainerError> {
         let Stored { name, layout, shape, bytes, parts, in_bank } = *stored;
         let layout = *layouts
@@ -325,7 +324,7 @@ impl Rules<'_> {
     }
 
     /// Placement is a total map: every expert of every layer with a bank lies on some card, none twice on one.
-    fn placement(&self, names: &mut HashSet<String>) -> Result<(), ContainerError> {
+    fn placement(&self, names: &mut HashSet<&'a str>) -> Result<(), ContainerError> {
         let mut layers: BTreeMap<u32, (&Bank, u64, BTreeSet<u32>)> = BTreeMap::new();
         let mut cards = HashSet::new();
         for b in &self.manifest.banks {
@@ -357,7 +356,7 @@ impl Rules<'_> {
                 return Err(bad(format!("layer {layer}: expert {e} lies on no card")));
             }
             for m in &first.matrices {
-                self.unique(names, &m.name)?;
+                unique(names, &m.name)?;
             }
         }
         Ok(())

@@ -13,17 +13,17 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Small alignments, so that every kind of padding exists in a few KiB.
-pub const ALIGNMENT: Alignment = Alignment { segment: 4096, blob: 512, tensor: 64 };
+pub(crate) const ALIGNMENT: Alignment = Alignment { segment: 4096, blob: 512, tensor: 64 };
 
 /// Name of the index file.
-pub const INDEX: &str = "m.gantry";
+pub(crate) const INDEX: &str = "m.gantry";
 
 /// A source tensor: name, type, dims with `ne0` first, bytes.
-pub type SourceTensorBytes = (&'static str, GgmlType, Vec<u64>, Vec<u8>);
+pub(crate) type SourceTensorBytes = (&'static str, GgmlType, Vec<u64>, Vec<u8>);
 
 /// A container before it is put together. Hashes and places are computed by [`Sample::write`].
 #[derive(Clone)]
-pub struct Sample {
+pub(crate) struct Sample {
     pub split_cards: bool,
     pub manifest: Manifest,
     pub metadata: Metadata,
@@ -35,7 +35,7 @@ pub struct Sample {
 }
 
 /// Bytes of `elements` values that are finite in every type of `ty`, different for each `seed`.
-pub fn values(ty: GgmlType, elements: u64, seed: u64) -> Vec<u8> {
+pub(crate) fn values(ty: GgmlType, elements: u64, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state ^= state << 13;
@@ -61,13 +61,13 @@ pub fn values(ty: GgmlType, elements: u64, seed: u64) -> Vec<u8> {
 }
 
 /// Q8_0 blocks of `values`.
-pub fn quantize(values: &[f32]) -> Vec<u8> {
+pub(crate) fn quantize(values: &[f32]) -> Vec<u8> {
     let blocks = values.as_chunks::<32>().0.iter();
     blocks.flat_map(|x| q8_0::quantize_block(x).unwrap().to_bytes()).collect()
 }
 
 /// Two planes of Q8_0 blocks, the second at a multiple of `align`.
-pub fn split(blocks: &[u8], align: usize) -> Vec<u8> {
+pub(crate) fn split(blocks: &[u8], align: usize) -> Vec<u8> {
     let (blocks, _) = blocks.as_chunks::<34>();
     let mut out: Vec<u8> = blocks.iter().flat_map(|b| b[2..].to_vec()).collect();
     out.resize(out.len().next_multiple_of(align), 0);
@@ -76,14 +76,14 @@ pub fn split(blocks: &[u8], align: usize) -> Vec<u8> {
 }
 
 /// Values of `bytes` as f32.
-pub fn floats(ty: GgmlType, bytes: &[u8]) -> Vec<f32> {
+pub(crate) fn floats(ty: GgmlType, bytes: &[u8]) -> Vec<f32> {
     let mut out = vec![0.0; bytes.len() / ty.block_bytes() as usize * ty.block_len() as usize];
     dequantize(ty, bytes, &mut out).unwrap();
     out
 }
 
 /// The source's tensors.
-pub fn source() -> Vec<SourceTensorBytes> {
+pub(crate) fn source() -> Vec<SourceTensorBytes> {
     use GgmlType::*;
     let list: [(&'static str, GgmlType, &[u64]); 10] = [
         ("token_embd.weight", BF16, &[64, 10]),
@@ -104,7 +104,7 @@ pub fn source() -> Vec<SourceTensorBytes> {
 }
 
 /// The source file's header.
-pub fn header(tensors: &[SourceTensorBytes]) -> GgufHeader {
+pub(crate) fn header(tensors: &[SourceTensorBytes]) -> GgufHeader {
     let mut writer = GgufWriter::new(3);
     writer.set("general.architecture", Value::Str(b"llama"));
     writer.set("general.name", Value::Str(b"Sample"));
@@ -122,7 +122,7 @@ pub fn header(tensors: &[SourceTensorBytes]) -> GgufHeader {
 }
 
 /// A GGUF file of these tensors; gaps are filled with `gap`.
-pub fn gguf(tensors: &[SourceTensorBytes], gap: u8) -> (GgufHeader, Vec<u8>) {
+pub(crate) fn gguf(tensors: &[SourceTensorBytes], gap: u8) -> (GgufHeader, Vec<u8>) {
     let header = header(tensors);
     let mut file = vec![gap; header.file_len() as usize];
     file[..header.raw().len()].copy_from_slice(header.raw());
@@ -135,9 +135,18 @@ pub fn gguf(tensors: &[SourceTensorBytes], gap: u8) -> (GgufHeader, Vec<u8>) {
 
 impl Sample {
     /// The sample over two cards.
-    pub fn new() -> Self {
-        let tensors = source();
-        let (header, gguf) = gguf(&tensors, 0xaa);
+    pub(crate) fn new() -> Self {
+        Self::of(&source(), false)
+    }
+
+    /// The same with `blk.0.ffn_up.weight` kept as it is: every value is the source's.
+    pub(crate) fn lossless() -> Self {
+        Self::of(&source(), true)
+    }
+
+    /// A container of these tensors, which are those of [`source`] with other bytes.
+    pub(crate) fn of(tensors: &[SourceTensorBytes], lossless: bool) -> Self {
+        let (header, gguf) = gguf(tensors, 0xaa);
         let residues = header.gaps().into_iter().filter(|g| !g.is_empty());
         let residues = residues.map(|g| (g.start, gguf[g.start as usize..g.end as usize].to_vec())).collect();
         let shard = ShardHeader {
@@ -172,7 +181,7 @@ impl Sample {
                     bytes: gguf.len() as u64,
                     blake3: hash::hex(&hash::hash(&gguf)),
                 }],
-                source_tensors: tensors.iter().map(source_tensor).collect(),
+                source_tensors: tensors.iter().map(|t| source_tensor(t, lossless)).collect(),
                 tool: Tool { name: "gantry".into(), version: "0.1.0".into() },
                 options: BTreeMap::new(),
                 warnings: vec!["a warning".into()],
@@ -182,11 +191,11 @@ impl Sample {
             segments: Vec::new(),
             gguf,
         };
-        sample.place(&tensors);
+        sample.place(tensors, lossless);
         sample
     }
 
-    fn place(&mut self, tensors: &[SourceTensorBytes]) {
+    fn place(&mut self, tensors: &[SourceTensorBytes], lossless: bool) {
         let part = |source: u32, rows: u64| Part { source, rows: [0, rows], cols: None };
         let q8 = |i: usize| match tensors[i].1 {
             GgmlType::Q8_0 => tensors[i].3.clone(),
@@ -203,8 +212,8 @@ impl Sample {
         self.segments.push(placer.segment_bytes().unwrap());
         let mut placer = Placer::new(ALIGNMENT);
         self.tensor(1, &mut placer, "blk.0.attn_output.weight", 3, &[2, 256], t5, vec![part(5, 2)]);
-        let up = split(&q8(6), 64);
-        self.tensor(1, &mut placer, "blk.0.ffn_up.weight", 4, &[5, 64], up, vec![part(6, 5)]);
+        let (up_layout, up) = if lossless { (0, tensors[6].3.clone()) } else { (4, split(&q8(6), 64)) };
+        self.tensor(1, &mut placer, "blk.0.ffn_up.weight", up_layout, &[5, 64], up, vec![part(6, 5)]);
         self.tensor(
             1,
             &mut placer,
@@ -288,7 +297,7 @@ impl Sample {
     }
 
     /// Header and sections, all hashes computed.
-    pub fn finish(&self) -> (Skeleton, Finished) {
+    pub(crate) fn finish(&self) -> (Skeleton, Finished) {
         let skeleton = Skeleton::new(ALIGNMENT, self.split_cards, &self.segments).unwrap();
         let mut table = Table::default();
         for (card, blobs) in self.blobs.iter().enumerate() {
@@ -302,13 +311,19 @@ impl Sample {
     }
 
     /// Writes index and card files into `folder`; gives the index file's path.
-    pub fn write(&self, folder: &Path) -> PathBuf {
+    pub(crate) fn write(&self, folder: &Path) -> PathBuf {
         let (skeleton, finished) = self.finish();
         self.write_with(folder, &skeleton, &finished.header, &finished.tail)
     }
 
     /// The same with a header that a test has changed.
-    pub fn write_with(&self, folder: &Path, skeleton: &Skeleton, header: &Header, tail: &[u8]) -> PathBuf {
+    pub(crate) fn write_with(
+        &self,
+        folder: &Path,
+        skeleton: &Skeleton,
+        header: &Header,
+        tail: &[u8],
+    ) -> PathBuf {
         let mut index = header.to_bytes();
         index.resize(skeleton.tail_offset as usize, 0);
         for (card, blobs) in self.blobs.iter().enumerate() {
@@ -338,7 +353,7 @@ impl Sample {
 }
 
 /// Plain hash and stored chaining values of a blob.
-pub fn blob_hash(bytes: &[u8]) -> (hash::Digest, Vec<hash::Digest>) {
+pub(crate) fn blob_hash(bytes: &[u8]) -> (hash::Digest, Vec<hash::Digest>) {
     let len = bytes.len() as u64;
     if hash::subtree_count(len) == 0 {
         return (hash::hash(bytes), Vec::new());
@@ -348,8 +363,8 @@ pub fn blob_hash(bytes: &[u8]) -> (hash::Digest, Vec<hash::Digest>) {
     tree.finish().unwrap()
 }
 
-fn source_tensor((name, ty, dims, bytes): &SourceTensorBytes) -> SourceTensor {
-    let exact = *name != "blk.0.ffn_up.weight";
+fn source_tensor((name, ty, dims, bytes): &SourceTensorBytes, lossless: bool) -> SourceTensor {
+    let exact = lossless || *name != "blk.0.ffn_up.weight";
     let error = || {
         let from = floats(*ty, bytes);
         let to = floats(GgmlType::Q8_0, &quantize(&from));

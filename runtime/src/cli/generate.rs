@@ -8,7 +8,7 @@ use anyhow::Context;
 use gantry_formats::exit::Exit;
 use gantry_runtime::Session;
 use gantry_runtime::sample::Sampler;
-use gantry_runtime::text::{chat::ChatOptions, EncodeOptions, Message, TextStream, Tokenizer};
+use gantry_runtime::text::{EncodeOptions, Message, TextStream, Tokenizer, chat::ChatOptions};
 use serde_json::json;
 use std::io::Write;
 use std::time::Instant;

@@ -25,7 +25,10 @@ pub(crate) fn load(container: &Container, load: &Load) -> anyhow::Result<Model> 
     let model = Model::load(container, &device, &load.options())?;
     eprintln!("load:   {}", model.load_report());
     if let Some(trained) = model.trained_context().filter(|&t| model.context() > t) {
-        eprintln!("note: a context of {} is longer than the {trained} the model was made for", model.context());
+        eprintln!(
+            "note: a context of {} is longer than the {trained} the model was made for",
+            model.context()
+        );
     }
     Ok(model)
 }

@@ -172,7 +172,9 @@ fn architecture(hparams: &Hparams, packed_as: &str) -> Result<&'static Architect
     let refuse = |what: String| Err(RuntimeError::Incompatible(what));
     let runs = || arch::ARCHITECTURES.iter().filter(|a| a.runs_dense).map(|a| a.name).collect::<Vec<_>>();
     match arch::find(name) {
-        None => refuse(format!("architecture {name:?} is unknown to this program; it runs {}", runs().join(", "))),
+        None => {
+            refuse(format!("architecture {name:?} is unknown to this program; it runs {}", runs().join(", ")))
+        }
         Some(_) if hparams.experts > 0 => {
             refuse(format!("this program does not run {name} with experts ({} of them) yet", hparams.experts))
         }
@@ -225,12 +227,8 @@ fn settings(program: &Program, options: &ModelOptions) -> Result<Settings> {
 }
 
 fn need(container: &Container, program: &Program, device: &Device, settings: &Settings) -> Vec<Need> {
-    let mut need: Vec<Need> = container
-        .header()
-        .cards
-        .iter()
-        .map(|card| Need { weights: card.bytes, ..Need::default() })
-        .collect();
+    let mut need: Vec<Need> =
+        container.header().cards.iter().map(|card| Need { weights: card.bytes, ..Need::default() }).collect();
     // All cards of a container lie in this machine's memory; one of them carries what a session adds.
     if let Some(first) = need.first_mut() {
         let per_position = device.backend().cache_bytes(program, settings.kv);

@@ -1,0 +1,107 @@
+//! What each card needs: weights, and the KV cache for a context.
+
+use super::KvType;
+use crate::weights::Opened;
+use gantry_formats::arch::{Hparams, Metadata};
+use gantry_formats::container::Container;
+use gantry_formats::gguf::Header;
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// Context that is assumed where neither the command nor the model says, and the most that is taken from the model.
+const CONTEXT: u64 = 4096;
+
+/// The estimate.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Memory {
+    /// Positions.
+    pub(super) context: u64,
+    /// Type of the KV cache.
+    pub(super) kv_type: &'static str,
+    /// Whether the metadata say how large a KV cache is.
+    pub(super) kv_known: bool,
+    /// Per card.
+    pub(super) cards: Vec<CardMemory>,
+}
+
+/// One card's.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct CardMemory {
+    /// The card's target.
+    pub(super) target: Option<String>,
+    /// Bytes of its segment, padding included.
+    pub(super) weight_bytes: u64,
+    /// Bytes of keys and values.
+    pub(super) kv_bytes: u64,
+    /// Both.
+    pub(super) total_bytes: u64,
+}
+
+/// Weights as they lie in the segments, keys and values of every layer on the card that holds its attention.
+pub(super) fn estimate(opened: &Opened, header: &Header, context: Option<u64>, kv: KvType) -> Memory {
+    let hparams = Hparams::read(header);
+    let context = context.unwrap_or_else(|| hparams.context_length.unwrap_or(CONTEXT).min(CONTEXT));
+    let layers: Vec<Option<u64>> = kv_values(header, &hparams);
+    let layer_bytes = |layer: usize| {
+        let values = layers.get(layer).copied().flatten().unwrap_or(0);
+        values.saturating_mul(kv.bytes()).saturating_mul(context)
+    };
+    let cards = match opened {
+        Opened::Gguf(gguf) => {
+            let kv = (0..layers.len()).map(layer_bytes).fold(0, u64::saturating_add);
+            vec![card(None, gguf.tensors().map(|t| t.bytes).sum(), kv)]
+        }
+        Opened::Container(container) => {
+            let owners = attention_cards(container, layers.len());
+            let cards = container.header().cards.iter().zip(&container.manifest().cards).enumerate();
+            let of = |(n, (entry, info)): (usize, _)| {
+                let entry: &gantry_formats::container::CardEntry = entry;
+                let info: &gantry_formats::container::CardInfo = info;
+                let here = owners.iter().enumerate().filter(|(_, cards)| cards.contains(&n));
+                let kv = here.map(|(layer, cards)| layer_bytes(layer) / cards.len().max(1) as u64);
+                card(Some(info.target.clone()), entry.bytes, kv.fold(0, u64::saturating_add))
+            };
+            cards.map(of).collect()
+        }
+    };
+    let kv_known = !layers.is_empty() && layers.iter().all(Option::is_some);
+    Memory { context, kv_type: kv.name(), kv_known, cards }
+}
+
+fn card(target: Option<String>, weight_bytes: u64, kv_bytes: u64) -> CardMemory {
+    CardMemory { target, weight_bytes, kv_bytes, total_bytes: weight_bytes.saturating_add(kv_bytes) }
+}
+
+/// Values of keys and values per position, by layer: `head_count_kv · (key_length + value_length)`, where
+/// `head_count_kv` may be one number or one per layer.
+fn kv_values(header: &Header, h: &Hparams) -> Vec<Option<u64>> {
+    // No file has a tensor for every layer of a block count beyond this.
+    let blocks = h.blocks.unwrap_or(0).min(65_536) as usize;
+    let per_layer = header.u64_array(&format!("{}.attention.head_count_kv", h.architecture));
+    (0..blocks)
+        .map(|layer| {
+            let heads = per_layer.as_ref().map_or(h.heads_kv, |list| list.get(layer).copied());
+            let length = h.key_length?.checked_add(h.value_length?)?;
+            heads?.checked_mul(length)
+        })
+        .collect()
+}
+
+/// The cards that hold a layer's attention; where none is known, all that hold anything of it.
+fn attention_cards(container: &Container, layers: usize) -> Vec<BTreeSet<usize>> {
+    let mut attention = vec![BTreeSet::new(); layers];
+    let mut any = attention.clone();
+    for t in &container.manifest().tensors {
+        let Some(layer) = t.layer.map(|l| l as usize).filter(|l| *l < layers) else { continue };
+        any[layer].insert(t.card as usize);
+        if t.role.starts_with("attn_k") || t.role.starts_with("attn_q") {
+            attention[layer].insert(t.card as usize);
+        }
+    }
+    for (own, any) in attention.iter_mut().zip(any) {
+        if own.is_empty() {
+            *own = any;
+        }
+    }
+    attention
+}

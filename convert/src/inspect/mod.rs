@@ -1,0 +1,137 @@
+//! `gantry inspect`: what a container or a GGUF holds, from its index alone; weights are read for one tensor only.
+
+mod items;
+mod memory;
+mod metadata;
+mod summary;
+mod tensor;
+mod tensors;
+#[cfg(test)]
+mod tests;
+
+use crate::failure::Refusal;
+use crate::output;
+use crate::weights::{Opened, headers};
+use clap::{Args, ValueEnum};
+use gantry_formats::exit::Exit;
+use std::mem::ManuallyDrop;
+use std::path::PathBuf;
+
+/// Show what a container or a GGUF holds
+///
+/// Without options a summary: model, files, totals per type, role, layer and card, memory per card.
+#[derive(Args)]
+pub(crate) struct InspectArgs {
+    /// A container (its index file) or a GGUF (any shard of a set)
+    file: PathBuf,
+    /// List the tensors as they are stored
+    #[arg(long, group = "view")]
+    tensors: bool,
+    /// List the metadata, long values shortened
+    #[arg(long, group = "view")]
+    metadata: bool,
+    /// Statistics of one tensor's values, and where they lie
+    #[arg(long, value_name = "NAME", group = "view")]
+    tensor: Option<String>,
+    /// With --tensors or --metadata: only names that match, `*` and `?` allowed
+    #[arg(long, value_name = "GLOB")]
+    filter: Option<String>,
+    /// With --tensors: the order
+    #[arg(long, value_enum, default_value_t = Sort::Offset)]
+    sort: Sort,
+    /// With --metadata: whole values; with --tensor: every expert
+    #[arg(long)]
+    full: bool,
+    /// Positions that the KV cache is estimated for [default: the model's context, at most 4096]
+    #[arg(long, value_name = "N")]
+    context: Option<u64>,
+    /// Type of the KV cache in that estimate
+    #[arg(long, value_enum, default_value_t = KvType::F32)]
+    kv: KvType,
+    /// One JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// Order of `--tensors`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sort {
+    /// By name, numbers in it by value
+    Name,
+    /// Largest first
+    Bytes,
+    /// By layer, then name
+    Layer,
+    /// As they lie: by card or shard, then offset
+    Offset,
+    /// By type or layout, then name
+    Type,
+}
+
+/// Type of a KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KvType {
+    /// 4 bytes a value
+    F32,
+    /// 2 bytes a value
+    F16,
+}
+
+impl KvType {
+    fn bytes(self) -> u64 {
+        match self {
+            Self::F32 => 4,
+            Self::F16 => 2,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+        }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
+    // The program ends after this: freeing tens of thousands of names would take as long as half of the reading.
+    let opened = ManuallyDrop::new(Opened::open(&args.file)?);
+    let headers = match &*opened {
+        Opened::Container(container) => headers(container)?,
+        Opened::Gguf(gguf) => gguf.shards().iter().map(|s| s.header().clone()).collect(),
+    };
+    let Some(header) = headers.first() else {
+        return Err(Refusal::new(Exit::Input, "no metadata: the container was made of no file"));
+    };
+    if let Some(name) = &args.tensor {
+        let view = tensor::view(&opened, name, args.full)?;
+        return if args.json {
+            output::json("inspect tensor", &view.to_json())
+        } else {
+            Ok(output::text(&view.text())?)
+        };
+    }
+    if args.metadata {
+        let rows = metadata::rows(&headers, args.filter.as_deref());
+        return if args.json {
+            output::json("inspect metadata", &metadata::to_json(&rows, args.full))
+        } else {
+            Ok(output::text(&metadata::text(&rows, args.full))?)
+        };
+    }
+    let items = items::of(&opened);
+    if args.tensors {
+        let list = tensors::select(items, args.filter.as_deref(), args.sort);
+        return if args.json {
+            output::json("inspect tensors", &tensors::to_json(&list))
+        } else {
+            Ok(output::text(&tensors::text(&list))?)
+        };
+    }
+    let memory = memory::estimate(&opened, header, args.context, args.kv);
+    let summary = summary::of(&opened, &headers, &items, memory, &args.file);
+    if args.json { output::json("inspect", &summary) } else { Ok(output::text(&summary.text())?) }
+}
+
+pub(crate) use metadata::short as short_value;

@@ -1,0 +1,235 @@
+//! Derives stored values from their source again and compares them, byte for byte.
+
+use crate::parallel;
+use crate::progress::Progress;
+use crate::unpack::{CHUNK, Piece, Scratch, Unpacker, changed, unpacked_type};
+use gantry_formats::container::Container;
+use gantry_formats::gguf::{Gguf, Tensor};
+use gantry_formats::hash::{self, Digest};
+use gantry_formats::source::ReadAt;
+use gantry_packer::q8_0;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard};
+
+/// What comparing one tensor found.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Found {
+    /// Blocks (values, in plain types) that differ.
+    pub(super) differing: u64,
+    /// The first value of the first of them.
+    pub(super) first: Option<u64>,
+    /// Whether values were quantized to get there.
+    pub(super) derived: bool,
+    /// Largest |source − stored| where they were.
+    pub(super) max_error: f32,
+    /// Why it could not be derived.
+    pub(super) refused: Option<String>,
+    /// BLAKE3 of the source's bytes.
+    pub(super) hash: Option<Digest>,
+}
+
+/// What was found so far, by tensor.
+struct All(Vec<Mutex<Found>>);
+
+impl All {
+    fn of(&self, tensor: usize) -> MutexGuard<'_, Found> {
+        self.0[tensor].lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+struct Job<'u> {
+    tensor: usize,
+    piece: &'u Piece,
+    elements: Range<u64>,
+    stored: u64,
+}
+
+#[derive(Default)]
+struct Buffers {
+    scratch: Scratch,
+    stored: Vec<u8>,
+    source: Vec<u8>,
+    quants: Vec<u8>,
+    scales: Vec<u8>,
+    derived: Vec<u8>,
+}
+
+/// Compares every piece, replicas too, of the tensors in `which`, and hashes their bytes in the source.
+///
+/// # Errors
+/// Where a file cannot be read.
+pub(super) fn tensors(
+    unpacker: &Unpacker<'_>,
+    gguf: &Gguf,
+    which: &[usize],
+    threads: usize,
+    progress: &Progress,
+) -> anyhow::Result<Vec<(usize, Found)>> {
+    let all = All((0..gguf.tensor_count()).map(|_| Mutex::default()).collect());
+    parallel::for_each(threads, which.iter(), Vec::new, |buffer, &i| {
+        let Some(tensor) = gguf.tensor(i) else { return Ok(()) };
+        let digest = tensor_hash(gguf, &tensor, buffer, progress)?;
+        all.of(i).hash = Some(digest);
+        Ok(())
+    })?;
+    let jobs = which.iter().flat_map(|&i| jobs(unpacker, gguf, i));
+    parallel::for_each(threads, jobs, Buffers::default, |buffers, job| {
+        let Some(tensor) = gguf.tensor(job.tensor) else { return Ok(()) };
+        compare(unpacker, gguf, &tensor, &job, buffers, &all)?;
+        progress.add(buffers.source.len() as u64);
+        Ok(())
+    })?;
+    Ok(which.iter().map(|&i| (i, std::mem::take(&mut *all.of(i)))).collect())
+}
+
+fn jobs<'u>(unpacker: &'u Unpacker<'_>, gguf: &Gguf, i: usize) -> impl Iterator<Item = Job<'u>> + use<'u> {
+    let cols = gguf.tensor(i).map_or(1, |t| t.row_len());
+    let elements = gguf.tensor(i).map_or(0, |t| t.elements);
+    let lines = unpacker.pieces(i).iter().flat_map(move |piece| {
+        piece.lines(cols, &(0..elements)).map(move |(range, stored)| (piece, range, stored))
+    });
+    lines.flat_map(move |(piece, range, stored)| {
+        (range.start..range.end).step_by(CHUNK as usize).map(move |start| Job {
+            tensor: i,
+            piece,
+            elements: start..range.end.min(start + CHUNK),
+            stored: stored + start - range.start,
+        })
+    })
+}
+
+fn compare(
+    unpacker: &Unpacker<'_>,
+    gguf: &Gguf,
+    tensor: &Tensor<'_>,
+    job: &Job<'_>,
+    b: &mut Buffers,
+    all: &All,
+) -> anyhow::Result<()> {
+    let count = job.elements.end - job.elements.start;
+    let bytes = |n: u64| n / tensor.ty.block_len() * tensor.ty.block_bytes();
+    b.source.resize(bytes(count) as usize, 0);
+    let file = gguf.shards()[tensor.shard].source();
+    file.read_exact_at(tensor.start + bytes(job.elements.start), &mut b.source).map_err(changed)?;
+    unpacker.read_piece(job.piece, job.stored, count, &mut b.scratch, &mut b.stored)?;
+    let ty = unpacked_type(job.piece.layout);
+    let mut max_error = 0.0;
+    let derived = ty != tensor.ty;
+    let want = if derived {
+        b.quants.resize(count as usize, 0);
+        b.scales.resize(count as usize / q8_0::LEN * 2, 0);
+        match q8_0::quantize(tensor.ty, &b.source, &mut b.quants, &mut b.scales) {
+            Ok(stats) => max_error = stats.max_abs_error,
+            Err(error) => {
+                let blocks = job.elements.start / tensor.ty.block_len();
+                let text = error.moved(job.elements.start, blocks).to_string();
+                all.of(job.tensor).refused = Some(text);
+                return Ok(());
+            }
+        }
+        b.derived.resize(b.stored.len(), 0);
+        q8_0::join_q8_0(&b.quants, &b.scales, &mut b.derived)?;
+        &b.derived
+    } else {
+        &b.source
+    };
+    let differing = differing(want, &b.stored, ty.block_bytes() as usize);
+    let mut found = all.of(job.tensor);
+    found.derived |= derived;
+    found.max_error = found.max_error.max(max_error);
+    if let Some((first, count)) = differing {
+        let first = job.elements.start + first * ty.block_len();
+        found.differing += count;
+        found.first = Some(found.first.map_or(first, |before| before.min(first)));
+    }
+    Ok(())
+}
+
+/// The first block that differs, and how many do.
+fn differing(a: &[u8], b: &[u8], block: usize) -> Option<(u64, u64)> {
+    if a == b {
+        return None;
+    }
+    let mut unequal = a.chunks(block).zip(b.chunks(block)).enumerate().filter(|(_, (x, y))| x != y);
+    let (first, _) = unequal.next()?;
+    Some((first as u64, 1 + unequal.count() as u64))
+}
+
+fn tensor_hash(
+    gguf: &Gguf,
+    tensor: &Tensor<'_>,
+    buffer: &mut Vec<u8>,
+    progress: &Progress,
+) -> anyhow::Result<Digest> {
+    let file = gguf.shards()[tensor.shard].source();
+    let mut hasher = blake3::Hasher::new();
+    let range = tensor.range();
+    for start in range.clone().step_by(1 << 20) {
+        buffer.resize((range.end - start).min(1 << 20) as usize, 0);
+        file.read_exact_at(start, buffer).map_err(changed)?;
+        hasher.update(buffer);
+        progress.add(buffer.len() as u64);
+    }
+    Ok(*hasher.finalize().as_bytes())
+}
+
+/// The bytes inside blobs that belong to no plane and must be zero, where they are not: the matrix's name and the
+/// bytes' place in its card's segment.
+///
+/// # Errors
+/// Where a file cannot be read.
+pub(super) fn dirty_gaps(container: &Container) -> anyhow::Result<Vec<(String, usize, Range<u64>)>> {
+    let mut out = Vec::new();
+    let manifest = container.manifest();
+    for t in &manifest.tensors {
+        let planes = planes(container, t.layout, &t.shape, 0);
+        check_gaps(container, t.card, t.offset, t.bytes, planes, || t.name.clone(), &mut out)?;
+    }
+    for bank in &manifest.banks {
+        let matrices = bank.matrices.iter();
+        let planes: Vec<_> = matrices.flat_map(|m| planes(container, m.layout, &m.shape, m.offset)).collect();
+        for (slot, expert) in bank.experts.iter().enumerate() {
+            let at = bank.offset + slot as u64 * bank.stride;
+            let name = || format!("layer {} expert {expert}", bank.layer);
+            check_gaps(container, bank.card, at, bank.bytes, planes.clone(), name, &mut out)?;
+        }
+    }
+    Ok(out)
+}
+
+fn planes(container: &Container, layout: u32, shape: &[u64], at: u64) -> Vec<Range<u64>> {
+    let (rows, cols) = crate::unpack::matrix_dims(shape);
+    let planes = container.layouts()[layout as usize].planes(rows, cols).unwrap_or_default();
+    planes.iter().map(|p| at + p.offset..at + p.offset + p.bytes).collect()
+}
+
+fn check_gaps(
+    container: &Container,
+    card: u32,
+    at: u64,
+    bytes: u64,
+    planes: Vec<Range<u64>>,
+    name: impl Fn() -> String,
+    out: &mut Vec<(String, usize, Range<u64>)>,
+) -> anyhow::Result<()> {
+    let mut next = 0;
+    for plane in planes.into_iter().chain(std::iter::once(bytes..bytes)) {
+        let gap = next..plane.start;
+        next = plane.end;
+        if gap.is_empty() {
+            continue;
+        }
+        let source = container.card(card as usize)?;
+        let mut buffer = vec![0; (gap.end - gap.start) as usize];
+        source.file.read_exact_at(source.offset + at + gap.start, &mut buffer).map_err(changed)?;
+        if !super::payload::is_zero(&buffer) {
+            out.push((name(), card as usize, at + gap.start..at + gap.end));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a digest is the one written as hex.
+pub(super) fn is_hex_of(text: &str, digest: &Digest) -> bool {
+    hash::from_hex(text).is_some_and(|want| want == *digest)
+}
