@@ -1,5 +1,5 @@
 //! Packs containers for tests, without `gantry`: what the loader needs, written by hand.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part of it")]
 
 use gantry_formats::block::GgmlType;
 use gantry_formats::container::{
