@@ -12,15 +12,25 @@
 #[cfg(target_endian = "big")]
 compile_error!("weights are read where they lie, and they are little-endian");
 
+mod attention;
 mod float;
 mod isa;
+mod kv;
 mod lanes;
+mod math;
 mod matrix;
+mod norm;
 mod pool;
 mod q8;
+mod rope;
 mod scratch;
 
+pub use attention::{AttentionShape, attention};
 pub use isa::{Isa, IsaError, SIMD_VAR, isa};
+pub use kv::{KvCache, KvType};
+pub use math::{add, exp_in_place, silu_mul};
 pub use matrix::{Activations, MatrixError, MatrixView, gemm};
+pub use norm::{rms_norm, softmax};
 pub use pool::Pool;
 pub use q8::Q8Rows;
+pub use rope::{RopeAngles, RopeScaling, RopeStyle, RopeTable, rope};
