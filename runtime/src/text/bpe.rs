@@ -3,7 +3,7 @@
 //! Token texts are stored in GPT-2's byte alphabet, where every byte is one printable character. Merging works on
 //! *symbols*, numbers for the texts that merges can make, so that the loop neither builds nor hashes strings.
 
-use super::{TextError, Vocab, split::Splitter};
+use super::{TextError, Vocab, hash::FastMap, split::Splitter};
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
@@ -72,11 +72,11 @@ enum Output {
 pub(super) struct Bpe {
     pub(super) splitter: Splitter,
     /// (left, right) → (rank, merged symbol). Symbols 0 to 255 are the bytes.
-    merges: HashMap<(u32, u32), (u32, u32)>,
+    merges: FastMap<(u32, u32), (u32, u32)>,
     outputs: Vec<Output>,
     spelled: Vec<u32>,
     /// Whole words that are tokens, by their bytes; empty unless the family skips merges for them.
-    words: HashMap<Box<[u8]>, u32>,
+    words: FastMap<Box<[u8]>, u32>,
 }
 
 /// Merges on the way; the lowest rank first, then the leftmost.
@@ -106,9 +106,9 @@ struct Work {
 impl Bpe {
     /// Builds the tables. `ids` maps token texts to ids. Merges of unknown texts are kept: their results may take
     /// part in others, and what is left at the end is spelled out.
-    pub(super) fn new(vocab: &Vocab, ids: &HashMap<&[u8], u32>, pre: &str) -> Result<Self, TextError> {
+    pub(super) fn new(vocab: &Vocab, ids: &FastMap<&[u8], u32>, pre: &str) -> Result<Self, TextError> {
         let splitter = Splitter::new(pre)?;
-        let mut symbols: HashMap<Vec<u8>, u32> = HashMap::with_capacity(vocab.merges.len() + 256);
+        let mut symbols: FastMap<Vec<u8>, u32> = FastMap::default();
         let mut texts: Vec<Vec<u8>> = Vec::with_capacity(vocab.merges.len() + 256);
         let mut intern = |text: Vec<u8>| match symbols.get(&text) {
             Some(&symbol) => symbol,
@@ -122,7 +122,7 @@ impl Bpe {
         for letter in byte_alphabet() {
             intern(letter.to_string().into_bytes());
         }
-        let mut merges = HashMap::with_capacity(vocab.merges.len());
+        let mut merges = FastMap::with_capacity_and_hasher(vocab.merges.len(), Default::default());
         for (rank, merge) in vocab.merges.iter().enumerate() {
             // The space after the first byte parts the two, so that a left side may begin with a space.
             let Some(gap) = memchr::memchr(b' ', merge.get(1..).unwrap_or_default()) else { continue };
@@ -145,7 +145,7 @@ impl Bpe {
             })
             .collect();
 
-        let mut words = HashMap::new();
+        let mut words = FastMap::default();
         if splitter.ignore_merges {
             let decoder = ByteDecoder::new();
             for (&text, &id) in ids {

@@ -67,6 +67,8 @@ impl ChatTemplate {
         environment.set_syntax(syntax);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_filter("tojson", to_json);
+        // MiniJinja iterates over none as over nothing; Python does not, and templates ask before `tools | length`.
+        environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
         let refusal = Arc::new(Mutex::new(None));
         let words = Arc::clone(&refusal);
         environment.add_function("raise_exception", move |message: String| -> Result<String, Error> {
@@ -107,7 +109,10 @@ impl ChatTemplate {
         let now = options.now.map(|now| {
             Value::from_function(move |format: String| {
                 strftime(&format, now).map_err(|directive| {
-                    Error::new(ErrorKind::InvalidOperation, format!("strftime_now: no directive %{directive}"))
+                    Error::new(
+                        ErrorKind::InvalidOperation,
+                        format!("strftime_now: no directive %{directive}"),
+                    )
                 })
             })
         });
@@ -121,7 +126,8 @@ impl ChatTemplate {
             documents => (),
             ..now.map_or_else(|| context! {}, |strftime_now| context! { strftime_now })
         };
-        let all = context! { ..Value::from(Serde(&options.variables)), ..standard };
+        // The first that names a variable wins.
+        let all = context! { ..standard, ..Value::from(Serde(&options.variables)) };
         template.render(all).map_err(|error| {
             let refused = self.refusal.lock().ok().and_then(|mut slot| slot.take());
             match refused {

@@ -7,6 +7,7 @@
 mod bpe;
 pub mod chat;
 mod error;
+mod hash;
 mod special;
 mod split;
 mod spm;

@@ -1,12 +1,9 @@
 //! Tokens that are not ordinary text: their attributes, the end-of-generation list, and finding them in a text.
 //! The rules and the well-known names are llama.cpp's (`llama_vocab::impl::load`).
 
-use super::Vocab;
+use super::{Vocab, hash::FastMap};
 use memchr::memmem::Finder;
-use std::{
-    collections::{BTreeSet, HashMap},
-    ops::Range,
-};
+use std::{collections::BTreeSet, ops::Range};
 
 pub(super) const NORMAL: u8 = 1;
 pub(super) const UNKNOWN: u8 = 1 << 1;
@@ -19,20 +16,47 @@ const LSTRIP: u8 = 1 << 5;
 const RSTRIP: u8 = 1 << 6;
 
 const EOT: &[&str] = &[
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>",
-    "[EOT]", "<｜end▁of▁sentence｜>", "<end_of_utterance>",
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "<｜end▁of▁sentence｜>",
+    "<end_of_utterance>",
 ];
 const EOM: &[&str] = &["<|eom_id|>"];
 const FIM_PRE: &[&str] = &[
-    "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>",
+    "<|fim_prefix|>",
+    "<fim-prefix>",
+    "<fim_prefix>",
+    "<｜fim▁begin｜>",
+    "<PRE>",
+    "▁<PRE>",
+    "<|code_prefix|>",
     "<|prefix|>",
 ];
 const FIM_SUF: &[&str] = &[
-    "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>",
+    "<|fim_suffix|>",
+    "<fim-suffix>",
+    "<fim_suffix>",
+    "<｜fim▁hole｜>",
+    "<SUF>",
+    "▁<SUF>",
+    "<|code_suffix|>",
     "<|suffix|>",
 ];
 const FIM_MID: &[&str] = &[
-    "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>",
+    "<|fim_middle|>",
+    "<fim-middle>",
+    "<fim_middle>",
+    "<｜fim▁end｜>",
+    "<MID>",
+    "▁<MID>",
+    "<|code_middle|>",
     "<|middle|>",
 ];
 const FIM_PAD: &[&str] = &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"];
@@ -40,9 +64,28 @@ const FIM_REP: &[&str] = &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO
 const FIM_SEP: &[&str] = &["<|file_sep|>"];
 /// Texts that end generation, whatever the metadata says of them.
 const EOG: &[&str] = &[
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
-    "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
-    "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[",
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
+    "[e~[",
 ];
 /// Channel marks of the harmony format, shown as text.
 const SHOWN: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
@@ -58,7 +101,7 @@ pub(super) struct Attributes {
 
 impl Attributes {
     /// `ids` maps token texts to ids; `eos` is the vocabulary's or its family's.
-    pub(super) fn new(vocab: &Vocab, ids: &HashMap<&[u8], u32>, eos: Option<u32>) -> Self {
+    pub(super) fn new(vocab: &Vocab, ids: &FastMap<&[u8], u32>, eos: Option<u32>) -> Self {
         let kind = |id: usize| match vocab.types.get(id) {
             None | Some(1) => NORMAL,
             Some(2) => UNKNOWN,

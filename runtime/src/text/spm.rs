@@ -1,10 +1,10 @@
 //! SentencePiece as llama.cpp does it: the best-scored pair of neighbours that makes a token is merged first, on
 //! the whole text; what is no token in the end is written as bytes.
 
-use super::Vocab;
+use super::{Vocab, hash::FastMap};
 use std::{
     cmp::{Ordering, Reverse},
-    collections::{BinaryHeap, HashMap},
+    collections::BinaryHeap,
 };
 
 /// What stands for a space in token texts.
@@ -17,10 +17,12 @@ const END: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct Spm {
     /// Token text → (id, score).
-    tokens: HashMap<Box<[u8]>, (u32, f32)>,
+    tokens: FastMap<Box<[u8]>, (u32, f32)>,
     /// The token of each byte: `<0xXX>`, else the byte itself, else the unknown token.
     bytes: [Option<u32>; 256],
     longest: usize,
+    /// No token has a space after something else, so that no merge crosses the beginning of a word.
+    by_word: bool,
     pub(super) space_prefix: bool,
 }
 
@@ -39,6 +41,13 @@ struct Pair {
     right: u32,
     /// Bytes of both; another number later means that the pair is outdated.
     len: usize,
+}
+
+/// Buffers that one call uses for all its words.
+#[derive(Default)]
+struct Work {
+    nodes: Vec<Node>,
+    queue: BinaryHeap<Pair>,
 }
 
 impl Ord for Pair {
@@ -64,7 +73,7 @@ impl Eq for Pair {}
 
 impl Spm {
     /// Builds the tables. `ids` maps token texts to ids.
-    pub(super) fn new(vocab: &Vocab, ids: &HashMap<&[u8], u32>, unknown: Option<u32>) -> Self {
+    pub(super) fn new(vocab: &Vocab, ids: &FastMap<&[u8], u32>, unknown: Option<u32>) -> Self {
         let score = |id: u32| vocab.scores.get(id as usize).copied().unwrap_or(0.0);
         let bytes = std::array::from_fn(|byte| {
             let byte = byte as u8;
@@ -77,6 +86,7 @@ impl Spm {
             // Adding zero makes -0.0 of 0.0, which `total_cmp` would tell apart.
             tokens: ids.iter().map(|(&text, &id)| (text.into(), (id, score(id) + 0.0))).collect(),
             bytes,
+            by_word: !ids.keys().any(|text| word_end(text) < text.len()),
             longest: ids.keys().map(|text| text.len()).max().unwrap_or(0),
             space_prefix: vocab.add_space_prefix.unwrap_or(true),
         }
@@ -97,23 +107,33 @@ impl Spm {
                 None => escaped.push_str(piece),
             }
         }
-        let text = escaped.as_bytes();
-        let mut nodes: Vec<Node> = escaped
-            .char_indices()
-            .enumerate()
-            .map(|(at, (start, letter))| Node {
-                start,
-                len: letter.len_utf8(),
-                prev: if at == 0 { END } else { at as u32 - 1 },
-                next: at as u32 + 1,
-            })
-            .collect();
+        let mut work = Work::default();
+        let mut rest = escaped.as_str();
+        while !rest.is_empty() {
+            // Words keep the queue short, which is most of the time that a long text takes.
+            let (word, after) =
+                rest.split_at(if self.by_word { word_end(rest.as_bytes()) } else { rest.len() });
+            self.merge(word, &mut work, out);
+            rest = after;
+        }
+    }
+
+    fn merge(&self, word: &str, work: &mut Work, out: &mut Vec<u32>) {
+        let Work { nodes, queue } = work;
+        nodes.clear();
+        nodes.extend(word.char_indices().enumerate().map(|(at, (start, letter))| Node {
+            start,
+            len: letter.len_utf8(),
+            prev: if at == 0 { END } else { at as u32 - 1 },
+            next: at as u32 + 1,
+        }));
         if let Some(last) = nodes.last_mut() {
             last.next = END;
         }
-        let mut queue = BinaryHeap::with_capacity(nodes.len());
+        let text = word.as_bytes();
+        queue.clear();
         for left in 0..nodes.len() {
-            self.queue(text, &nodes, &mut queue, left as u32);
+            self.queue(text, nodes, queue, left as u32);
         }
         while let Some(Pair { left, right, len, .. }) = queue.pop() {
             let (left_len, right_len) = (nodes[left as usize].len, nodes[right as usize].len);
@@ -126,11 +146,11 @@ impl Spm {
             nodes[left as usize].next = after;
             if after != END {
                 nodes[after as usize].prev = left;
-                self.queue(text, &nodes, &mut queue, left);
+                self.queue(text, nodes, queue, left);
             }
             let before = nodes[left as usize].prev;
             if before != END {
-                self.queue(text, &nodes, &mut queue, before);
+                self.queue(text, nodes, queue, before);
             }
         }
         for node in nodes.iter().filter(|node| node.len > 0) {
@@ -154,4 +174,14 @@ impl Spm {
             queue.push(Pair { score, left, right: node.next, len });
         }
     }
+}
+
+/// Where the first word ends: before the first space that follows something else.
+fn word_end(text: &[u8]) -> usize {
+    let space = SPACE.as_bytes();
+    let mut start = 0;
+    while text[start..].starts_with(space) {
+        start += space.len();
+    }
+    memchr::memmem::find(&text[start..], space).map_or(text.len(), |at| start + at)
 }

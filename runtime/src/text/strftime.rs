@@ -3,7 +3,17 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
     "December",
 ];
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
@@ -55,8 +65,7 @@ pub(super) fn strftime(format: &str, time: SystemTime) -> Result<String, char> {
 fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted_month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
@@ -74,7 +83,10 @@ mod tests {
         let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
         assert_eq!(strftime("%d %b %Y", at(0)).unwrap(), "01 Jan 1970");
         // `date -u -d @951827696` and `@1735689599`
-        assert_eq!(strftime("%A %e %B %Y %H:%M:%S", at(951_827_696)).unwrap(), "Tuesday 29 February 2000 12:34:56");
+        assert_eq!(
+            strftime("%A %e %B %Y %H:%M:%S", at(951_827_696)).unwrap(),
+            "Tuesday 29 February 2000 12:34:56"
+        );
         assert_eq!(strftime("%a %F %I %p 100%%", at(1_735_689_599)).unwrap(), "Tue 2024-12-31 11 PM 100%");
         assert_eq!(strftime("%Q", at(0)), Err('Q'));
     }

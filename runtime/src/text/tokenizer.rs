@@ -3,10 +3,11 @@
 use super::{
     TextError, Vocab,
     bpe::{Bpe, ByteDecoder},
+    hash::FastMap,
     special::{Attributes, BYTE, CONTROL, Fragment, NORMAL, Specials, UNKNOWN, USER_DEFINED},
     spm::{SPACE, Spm},
 };
-use std::{borrow::Cow, collections::HashMap};
+use std::borrow::Cow;
 
 /// Supported values of `tokenizer.ggml.model`.
 const MODELS: &str = "gpt2, llama";
@@ -59,7 +60,7 @@ impl Tokenizer {
         }
         let mut warnings = vocab.warnings.clone();
         let texts: Vec<Cow<'_, [u8]>> = vocab.tokens.iter().enumerate().map(named).collect();
-        let mut ids: HashMap<&[u8], u32> = HashMap::with_capacity(texts.len());
+        let mut ids: FastMap<&[u8], u32> = FastMap::with_capacity_and_hasher(texts.len(), Default::default());
         for (id, text) in texts.iter().enumerate() {
             ids.insert(text, id as u32);
         }
@@ -101,7 +102,8 @@ impl Tokenizer {
             Specials::new(texts.iter().enumerate().map(|(id, text)| (id as u32, &**text)), &attributes);
         let mut wanted = |name: &str, given: Option<u32>, add: bool| {
             if add && given.is_none() {
-                warnings.push(format!("the model wants {name} added and names no {name} token; none is added"));
+                warnings
+                    .push(format!("the model wants {name} added and names no {name} token; none is added"));
             }
             add && given.is_some()
         };
@@ -296,9 +298,7 @@ fn clipped(vocab: &Vocab, count: usize) -> Cow<'_, Vocab> {
         return Cow::Borrowed(vocab);
     }
     let mut vocab = vocab.clone();
-    for slot in
-        [&mut vocab.eot, &mut vocab.eom, &mut vocab.fim_pad, &mut vocab.fim_rep, &mut vocab.fim_sep]
-    {
+    for slot in [&mut vocab.eot, &mut vocab.eom, &mut vocab.fim_pad, &mut vocab.fim_rep, &mut vocab.fim_sep] {
         *slot = slot.filter(|&id| (id as usize) < count);
     }
     Cow::Owned(vocab)

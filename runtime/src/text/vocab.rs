@@ -144,7 +144,9 @@ impl Vocab {
         let key = "tokenizer.ggml.token_type";
         let mut types = match meta.get(key) {
             None => vec![1; count],
-            Some(Meta::Ints(types)) => types.into_iter().map(|kind| i32::try_from(kind).unwrap_or(0)).collect(),
+            Some(Meta::Ints(types)) => {
+                types.into_iter().map(|kind| i32::try_from(kind).unwrap_or(0)).collect()
+            }
             Some(other) => return Err(wrong(key, &other, "an array of integers")),
         };
         fit(key, &mut types, count)?;
