@@ -1,5 +1,23 @@
 //! Block types: the tensor types a GGUF can hold, their sizes, and one scalar truth for each codec.
 
+mod dequantize;
+pub mod finite;
+pub mod fp16;
+pub mod fp4;
+mod grids;
+mod iq1;
+mod iq2;
+mod iq3;
+pub mod iq4;
+mod k;
+mod legacy;
+mod plain;
+pub mod q8_0;
+mod ternary;
+
+pub use dequantize::{BlockError, dequantize};
+pub use grids::iq3xxs_grid;
+
 use serde::{Deserialize, Serialize};
 
 macro_rules! ggml_types {

@@ -1,0 +1,87 @@
+//! Why bytes cannot be packed. Indices count from the start of the slice that was given: a caller that cuts a
+//! tensor into pieces moves them with [`PackError::moved`].
+
+use crate::simd::LevelError;
+use gantry_formats::block::finite::{Fault, NonFinite};
+use gantry_formats::block::{BlockError, GgmlType};
+
+/// Why bytes cannot be packed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PackError {
+    /// A source value is NaN or infinite.
+    #[error("element {element} {kind}")]
+    NonFinite {
+        /// Its index in the source.
+        element: u64,
+        /// Which kind.
+        kind: NonFinite,
+    },
+    /// A scale or minimum of a source block is NaN or infinite.
+    #[error("block {block} {field} {kind}")]
+    NonFiniteScale {
+        /// Index of the block in the source.
+        block: u64,
+        /// `scale` or `minimum`.
+        field: &'static str,
+        /// Which kind.
+        kind: NonFinite,
+    },
+    /// A block is so large that its Q8_0 scale would be infinite.
+    #[error("element {element}: {amax}/127 does not fit fp16")]
+    ScaleOverflow {
+        /// Index in the source of the first value of the block's largest magnitude.
+        element: u64,
+        /// That magnitude.
+        amax: f32,
+    },
+    /// The source is no whole number of blocks.
+    #[error(transparent)]
+    Block(#[from] BlockError),
+    /// The source is no whole number of 32-value blocks.
+    #[error("{values} values of {ty} are no whole number of blocks of 32")]
+    Ragged {
+        /// The source type.
+        ty: GgmlType,
+        /// Values given.
+        values: u64,
+    },
+    /// A plane or an output has not the length that the source asks for.
+    #[error("{plane}: {got} where {expected} are needed")]
+    Length {
+        /// Which slice.
+        plane: &'static str,
+        /// Its length.
+        got: usize,
+        /// What its length has to be.
+        expected: usize,
+    },
+    /// `GANTRY_SIMD` asks for what is not there.
+    #[error(transparent)]
+    Level(#[from] LevelError),
+}
+
+impl PackError {
+    /// The same fault, seen from a tensor in which the slice starts at element `elements`, which is block
+    /// `blocks` of the source type.
+    pub fn moved(mut self, elements: u64, blocks: u64) -> Self {
+        match &mut self {
+            Self::NonFinite { element, .. } | Self::ScaleOverflow { element, .. } => *element += elements,
+            Self::NonFiniteScale { block, .. } => *block += blocks,
+            Self::Block(_) | Self::Ragged { .. } | Self::Length { .. } | Self::Level(_) => {}
+        }
+        self
+    }
+
+    pub(crate) fn expect_len(plane: &'static str, got: usize, expected: usize) -> Result<(), Self> {
+        if got == expected { Ok(()) } else { Err(Self::Length { plane, got, expected }) }
+    }
+}
+
+impl From<Fault> for PackError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Element { index, kind } => Self::NonFinite { element: index, kind },
+            Fault::Scale { block, field, kind } => Self::NonFiniteScale { block, field, kind },
+        }
+    }
+}

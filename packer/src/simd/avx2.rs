@@ -1,0 +1,227 @@
+//! AVX2 and F16C: eight blocks at a time, so that their scales are computed in one vector.
+//!
+//! Each f32 operation is the scalar truth's own, rounded the same way: no fused multiply-add, and d·q is exact.
+
+use super::portable::{self, BELOW_HALF};
+use super::{Float, MAGNITUDE};
+use crate::q8_0::{BYTES, LEN, Stats};
+use gantry_formats::block::{GgmlType, fp16};
+use std::arch::x86_64::*;
+
+/// Blocks per batch: one per lane.
+const LANES: usize = 8;
+
+/// [`super::Level::quantize`].
+///
+/// # Safety
+/// The CPU has AVX2 and F16C: the caller's `Level` says so.
+#[target_feature(enable = "avx2,f16c")]
+pub(super) unsafe fn quantize(
+    float: Float,
+    src: &[u8],
+    quants: &mut [u8],
+    scales: &mut [u8],
+) -> Result<Stats, usize> {
+    match float {
+        Float::F32 => run::<0, { 4 * LEN }>(src, quants, scales),
+        Float::F16 => run::<1, { 2 * LEN }>(src, quants, scales),
+        Float::Bf16 => run::<2, { 2 * LEN }>(src, quants, scales),
+    }
+}
+
+/// Eight of a block's 32 values, `part` 0..4, for `FLOAT` 0 = F32, 1 = F16, 2 = BF16 in `SIZE` bytes.
+///
+/// Loops here are plain ones over arrays: closures given to `map` or `from_fn` were not inlined, at a tenth of the
+/// speed.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn load<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE], part: usize) -> __m256 {
+    const { assert!(SIZE == if FLOAT == 0 { 4 * LEN } else { 2 * LEN }) };
+    let at = block[SIZE / 4 * part..][..SIZE / 4].as_ptr();
+    // SAFETY: SIZE / 4 bytes are there: 32 for F32, 16 for the halves, which is what is read, unaligned.
+    unsafe {
+        match FLOAT {
+            0 => _mm256_loadu_ps(at.cast()),
+            1 => _mm256_cvtph_ps(_mm_loadu_si128(at.cast())),
+            _ => {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(at.cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+            }
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn max_of_pairs(a: __m256i, b: __m256i) -> __m256i {
+    _mm256_max_epu32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn max_of_quads(a: __m256i, b: __m256i) -> __m256i {
+    _mm256_max_epu32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b))
+}
+
+/// Lane i of the result is the largest u32 of `v[i]`.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn maxima(v: [__m256i; LANES]) -> __m256i {
+    let a = max_of_quads(max_of_pairs(v[0], v[1]), max_of_pairs(v[2], v[3]));
+    let b = max_of_quads(max_of_pairs(v[4], v[5]), max_of_pairs(v[6], v[7]));
+    _mm256_max_epu32(_mm256_permute2x128_si256::<0x20>(a, b), _mm256_permute2x128_si256::<0x31>(a, b))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn run<const FLOAT: u8, const SIZE: usize>(
+    src: &[u8],
+    quants: &mut [u8],
+    scales: &mut [u8],
+) -> Result<Stats, usize> {
+    let magnitude = _mm256_set1_epi32(MAGNITUDE);
+    let mut stats = Stats::default();
+    let mut errors = _mm256_setzero_si256();
+    let mut relative = _mm256_setzero_ps();
+    let (batches, rest) = src.as_chunks::<SIZE>().0.as_chunks::<LANES>();
+    let (quant_batches, quants_rest) = quants.as_chunks_mut::<LEN>().0.as_chunks_mut::<LANES>();
+    let (scale_batches, scales_rest) = scales.as_chunks_mut::<{ 2 * LANES }>();
+    for (i, (blocks, (quants, scales))) in
+        batches.iter().zip(quant_batches.iter_mut().zip(scale_batches)).enumerate()
+    {
+        let mut tops = [_mm256_setzero_si256(); LANES];
+        for (top, block) in tops.iter_mut().zip(blocks) {
+            for part in 0..4 {
+                let bits = _mm256_castps_si256(load::<FLOAT, SIZE>(block, part));
+                *top = _mm256_max_epu32(*top, _mm256_and_si256(bits, magnitude));
+            }
+        }
+        let amax = _mm256_castsi256_ps(maxima(tops));
+        let d = _mm256_div_ps(amax, _mm256_set1_ps(127.0));
+        let reciprocal = _mm256_div_ps(_mm256_set1_ps(1.0), d);
+        let infinite = _mm256_cmp_ps::<_CMP_EQ_OQ>(reciprocal, _mm256_set1_ps(f32::INFINITY));
+        let id = _mm256_andnot_ps(infinite, reciprocal);
+        let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(d);
+        let stored = _mm256_cvtph_ps(halves);
+        // A NaN or an infinity in the block, or a scale that overflows, gives a stored scale at or above infinity.
+        let bad = _mm256_cmp_ps::<_CMP_NLT_UQ>(stored, _mm256_set1_ps(f32::INFINITY));
+        if _mm256_movemask_ps(bad) != 0 {
+            return Err(i * LANES);
+        }
+        let zero = _mm256_setzero_ps();
+        let is_zero = _mm256_cmp_ps::<_CMP_EQ_OQ>(stored, zero);
+        let lost = _mm256_and_ps(is_zero, _mm256_cmp_ps::<_CMP_GT_OQ>(amax, zero));
+        let small = _mm256_cmp_ps::<_CMP_LT_OQ>(stored, _mm256_set1_ps(portable::SMALLEST_NORMAL_F16));
+        stats.lost += u64::from(_mm256_movemask_ps(lost).count_ones());
+        stats.subnormal += u64::from(_mm256_movemask_ps(_mm256_andnot_ps(is_zero, small)).count_ones());
+        // SAFETY: `scales` is 16 bytes, and both arrays are 8 f32.
+        let (ids, ds) = unsafe {
+            _mm_storeu_si128(scales.as_mut_ptr().cast(), halves);
+            let (mut ids, mut ds) = ([0.0_f32; LANES], [0.0_f32; LANES]);
+            _mm256_storeu_ps(ids.as_mut_ptr(), id);
+            _mm256_storeu_ps(ds.as_mut_ptr(), stored);
+            (ids, ds)
+        };
+        let mut worst = [_mm256_setzero_si256(); LANES];
+        for lane in 0..LANES {
+            worst[lane] = one::<FLOAT, SIZE>(&blocks[lane], ids[lane], ds[lane], &mut quants[lane]);
+        }
+        let worst = maxima(worst);
+        errors = _mm256_max_epu32(errors, worst);
+        // The first operand of `max` gives way to the second where it is NaN: 0/0, an all-zero block.
+        relative = _mm256_max_ps(_mm256_div_ps(_mm256_castsi256_ps(worst), amax), relative);
+    }
+    stats.blocks = (batches.len() * LANES) as u64;
+    let (mut bits, mut ratios) = ([0_u32; LANES], [0.0_f32; LANES]);
+    // SAFETY: both arrays are 32 bytes.
+    unsafe {
+        _mm256_storeu_si256(bits.as_mut_ptr().cast(), errors);
+        _mm256_storeu_ps(ratios.as_mut_ptr(), relative);
+    }
+    stats.max_abs_error = f32::from_bits(bits.into_iter().fold(0, u32::max));
+    stats.max_rel_error = ratios.into_iter().fold(0.0, f32::max);
+    let tail = portable::quantize(
+        [Float::F32, Float::F16, Float::Bf16][FLOAT as usize],
+        rest.as_flattened(),
+        quants_rest.as_flattened_mut(),
+        scales_rest,
+    );
+    stats.merge(&tail.map_err(|block| batches.len() * LANES + block)?);
+    Ok(stats)
+}
+
+/// Writes one block's quants; gives the magnitudes of eight maxima of its errors.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn one<const FLOAT: u8, const SIZE: usize>(
+    block: &[u8; SIZE],
+    id: f32,
+    d: f32,
+    quants: &mut [u8; LEN],
+) -> __m256i {
+    let sign = _mm256_set1_ps(-0.0);
+    let (id, d) = (_mm256_set1_ps(id), _mm256_set1_ps(d));
+    let mut errors = _mm256_setzero_ps();
+    let mut q = [_mm256_setzero_si256(); 4];
+    for (part, q) in q.iter_mut().enumerate() {
+        let x = load::<FLOAT, SIZE>(block, part);
+        let y = _mm256_mul_ps(x, id);
+        let half = _mm256_or_ps(_mm256_and_ps(y, sign), _mm256_set1_ps(BELOW_HALF));
+        *q = _mm256_cvttps_epi32(_mm256_add_ps(y, half));
+        let error = _mm256_sub_ps(x, _mm256_mul_ps(d, _mm256_cvtepi32_ps(*q)));
+        errors = _mm256_max_ps(errors, _mm256_andnot_ps(sign, error));
+    }
+    let words = [_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])];
+    // Packing works within 128-bit halves: dwords come out as 0 2 4 6 1 3 5 7.
+    let bytes = _mm256_permutevar8x32_epi32(
+        _mm256_packs_epi16(words[0], words[1]),
+        _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7),
+    );
+    // SAFETY: `quants` is 32 bytes.
+    unsafe { _mm256_storeu_si256(quants.as_mut_ptr().cast(), bytes) };
+    _mm256_castps_si256(errors)
+}
+
+/// [`super::Level::split`].
+///
+/// # Safety
+/// The CPU has AVX2: the caller's `Level` says so.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn split(src: &[u8], quants: &mut [u8], scales: &mut [u8]) {
+    let planes = quants.as_chunks_mut::<LEN>().0.iter_mut().zip(scales.as_chunks_mut::<2>().0);
+    for (block, (quants, scale)) in src.as_chunks::<BYTES>().0.iter().zip(planes) {
+        scale.copy_from_slice(&block[..2]);
+        // SAFETY: the block is 34 bytes, of which 2..34 are read, and `quants` is 32 bytes.
+        unsafe {
+            let q = _mm256_loadu_si256(block.as_ptr().add(2).cast());
+            _mm256_storeu_si256(quants.as_mut_ptr().cast(), q);
+        }
+    }
+}
+
+/// [`super::Level::dequantize`].
+///
+/// # Safety
+/// The CPU has AVX2: the caller's `Level` says so.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn dequantize(quants: &[u8], scales: &[u8], out: &mut [f32]) {
+    let planes = quants.as_chunks::<LEN>().0.iter().zip(scales.as_chunks::<2>().0);
+    for (out, (quants, scale)) in out.as_chunks_mut::<LEN>().0.iter_mut().zip(planes) {
+        let d = _mm256_set1_ps(fp16::f16_to_f32(u16::from_le_bytes(*scale)));
+        for (out, quants) in out.as_chunks_mut::<8>().0.iter_mut().zip(quants.as_chunks::<8>().0) {
+            let q = _mm_cvtsi64_si128(i64::from_le_bytes(*quants));
+            let x = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q)), d);
+            // SAFETY: `out` is 8 f32.
+            unsafe { _mm256_storeu_ps(out.as_mut_ptr(), x) };
+        }
+    }
+}
+
+/// [`super::Level::any_non_finite`]: the portable code, compiled for wider vectors.
+///
+/// # Safety
+/// The CPU has AVX2: the caller's `Level` says so.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn any_non_finite(ty: GgmlType, bytes: &[u8]) -> bool {
+    portable::any_non_finite(ty, bytes)
+}

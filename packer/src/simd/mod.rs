@@ -1,0 +1,200 @@
+//! The faster versions, and the one place that chooses between them.
+//!
+//! `portable` is plain Rust, `avx2` needs AVX2 and F16C, `avx512` needs AVX-512 F, BW and VL besides. All give the
+//! same bytes. The best that the CPU has is taken; `GANTRY_SIMD=portable|avx2|avx512` forces one, and it is an
+//! error if the CPU lacks it.
+#![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+
+use crate::q8_0::Stats;
+use gantry_formats::block::GgmlType;
+use std::sync::OnceLock;
+
+/// The environment variable that forces a level.
+pub const VARIABLE: &str = "GANTRY_SIMD";
+
+/// An f32 without its sign bit, as an i32: magnitudes order like these bits.
+const MAGNITUDE: i32 = i32::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+/// A set of instructions that this CPU has: a value is the proof, made only by detection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Level(Kind);
+
+/// Why `GANTRY_SIMD` cannot be followed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LevelError {
+    /// No such level.
+    #[error("GANTRY_SIMD={0}: no such level; it is portable, avx2 or avx512")]
+    Unknown(String),
+    /// This CPU lacks it.
+    #[error("GANTRY_SIMD={0}: this CPU has only {1}")]
+    Missing(&'static str, String),
+}
+
+/// The level in use: the best, or what `GANTRY_SIMD` forces. Read once per process.
+pub fn level() -> Result<Level, LevelError> {
+    static LEVEL: OnceLock<Result<Level, LevelError>> = OnceLock::new();
+    LEVEL.get_or_init(|| choose(std::env::var_os(VARIABLE).as_deref())).clone()
+}
+
+fn choose(forced: Option<&std::ffi::OsStr>) -> Result<Level, LevelError> {
+    let available = Level::available();
+    let Some(name) = forced.filter(|name| !name.is_empty()) else {
+        return Ok(available.last().copied().unwrap_or(Level::PORTABLE));
+    };
+    let Some(&known) = ["portable", "avx2", "avx512"].iter().find(|known| name == **known) else {
+        return Err(LevelError::Unknown(name.to_string_lossy().into_owned()));
+    };
+    available.iter().find(|level| level.name() == known).copied().ok_or_else(|| {
+        let names: Vec<_> = available.iter().map(|level| level.name()).collect();
+        LevelError::Missing(known, names.join(", "))
+    })
+}
+
+/// A plain float type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Float {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Float {
+    pub(crate) fn bytes(self) -> usize {
+        if self == Self::F32 { 4 } else { 2 }
+    }
+
+    pub(crate) fn ty(self) -> GgmlType {
+        match self {
+            Self::F32 => GgmlType::F32,
+            Self::F16 => GgmlType::F16,
+            Self::Bf16 => GgmlType::BF16,
+        }
+    }
+}
+
+impl Level {
+    /// Plain Rust, everywhere.
+    pub const PORTABLE: Self = Self(Kind::Portable);
+
+    /// Every level that this CPU has, slowest first.
+    pub fn available() -> Vec<Self> {
+        #[allow(unused_mut)]
+        let mut levels = vec![Self::PORTABLE];
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
+            levels.push(Self(Kind::Avx2));
+            if is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512vl")
+            {
+                levels.push(Self(Kind::Avx512));
+            }
+        }
+        levels
+    }
+
+    /// `portable`, `avx2` or `avx512`.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Kind::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => "avx512",
+        }
+    }
+
+    /// Quantizes whole blocks of 32; the planes have the lengths that `src` asks for. The error is an index at or
+    /// before the first block that has no Q8_0 form.
+    pub(crate) fn quantize(
+        self,
+        float: Float,
+        src: &[u8],
+        quants: &mut [u8],
+        scales: &mut [u8],
+    ) -> Result<Stats, usize> {
+        match self.0 {
+            Kind::Portable => portable::quantize(float, src, quants, scales),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a `Level` of this kind exists only where its features were detected.
+            Kind::Avx2 => unsafe { avx2::quantize(float, src, quants, scales) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a `Level` of this kind exists only where its features were detected.
+            Kind::Avx512 => unsafe { avx512::quantize(float, src, quants, scales) },
+        }
+    }
+
+    /// Moves the bytes of Q8_0 blocks into their planes, whose lengths fit.
+    pub(crate) fn split(self, src: &[u8], quants: &mut [u8], scales: &mut [u8]) {
+        match self.0 {
+            Kind::Portable => portable::split(src, quants, scales),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a `Level` of this kind exists only where its features were detected; AVX-512 includes AVX2.
+            Kind::Avx2 | Kind::Avx512 => unsafe { avx2::split(src, quants, scales) },
+        }
+    }
+
+    /// d·q of whole blocks, lengths fitting.
+    pub(crate) fn dequantize(self, quants: &[u8], scales: &[u8], out: &mut [f32]) {
+        match self.0 {
+            Kind::Portable => portable::dequantize(quants, scales, out),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a `Level` of this kind exists only where its features were detected.
+            Kind::Avx2 => unsafe { avx2::dequantize(quants, scales, out) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a `Level` of this kind exists only where its features were detected.
+            Kind::Avx512 => unsafe { avx512::dequantize(quants, scales, out) },
+        }
+    }
+
+    /// Whether bytes of a plain float type hold a NaN or an infinity; `None` for other types.
+    pub(crate) fn any_non_finite(self, ty: GgmlType) -> Option<impl Fn(&[u8]) -> bool> {
+        if !(ty.is_plain_float() || ty == GgmlType::F64) {
+            return None;
+        }
+        Some(move |bytes: &[u8]| match self.0 {
+            Kind::Portable => portable::any_non_finite(ty, bytes),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a `Level` of this kind exists only where its features were detected.
+            Kind::Avx2 => unsafe { avx2::any_non_finite(ty, bytes) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a `Level` of this kind exists only where its features were detected.
+            Kind::Avx512 => unsafe { avx512::any_non_finite(ty, bytes) },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+
+    #[test]
+    fn a_forced_level_is_followed_or_refused() {
+        let all = Level::available();
+        assert_eq!(choose(None).ok(), all.last().copied());
+        assert_eq!(choose(Some(OsStr::new(""))).ok(), all.last().copied());
+        for &level in &all {
+            assert_eq!(choose(Some(OsStr::new(level.name()))), Ok(level));
+        }
+        assert_eq!(choose(Some(OsStr::new("sse9"))), Err(LevelError::Unknown("sse9".into())));
+        if !all.iter().any(|level| level.name() == "avx512") {
+            assert!(matches!(choose(Some(OsStr::new("avx512"))), Err(LevelError::Missing("avx512", _))));
+        }
+    }
+}
