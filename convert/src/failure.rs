@@ -3,6 +3,7 @@
 use gantry_formats::arch::HparamsError;
 use gantry_formats::container::ContainerError;
 use gantry_formats::exit::{Exit, ExitCode};
+use gantry_formats::gguf::GgufError;
 use gantry_formats::layout::LayoutError;
 use std::fmt;
 
@@ -15,6 +16,7 @@ pub(crate) struct Refusal {
 
 impl Refusal {
     /// An error that ends the program with `exit`.
+    #[allow(clippy::new_ret_no_self, reason = "nobody needs a refusal that is not an error yet")]
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> anyhow::Error {
         Self { exit, message: message.into() }.into()
     }
@@ -43,13 +45,18 @@ fn exit_of_link(link: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     if let Some(e) = link.downcast_ref::<LayoutError>() {
         return Some(e.exit());
     }
+    if let Some(e) = link.downcast_ref::<GgufError>() {
+        return Some(e.exit());
+    }
     if let Some(e) = link.downcast_ref::<HparamsError>() {
         return Some(e.exit());
     }
     let io = link.downcast_ref::<std::io::Error>()?;
     Some(match io.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::OutOfMemory => Exit::Resources,
-        std::io::ErrorKind::NotFound | std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::IsADirectory => Exit::Input,
+        std::io::ErrorKind::NotFound
+        | std::io::ErrorKind::PermissionDenied
+        | std::io::ErrorKind::IsADirectory => Exit::Input,
         _ => Exit::Other,
     })
 }

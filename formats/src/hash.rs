@@ -72,6 +72,18 @@ pub struct Piece {
     value: ChainingValue,
 }
 
+impl Piece {
+    /// The stretch that the value covers, in a blob of `len` bytes.
+    pub fn range(&self, len: u64) -> Range<u64> {
+        self.start..(self.start + self.size).min(len)
+    }
+
+    /// Its chaining value.
+    pub fn value(&self) -> &ChainingValue {
+        &self.value
+    }
+}
+
 /// Hashes the part of `bytes` (at `offset` in a blob of `len` bytes) that is whole aligned stretches, without
 /// touching shared state, so that threads only meet to hand in the results. Bytes before the first and after
 /// the last chunk boundary are left out; [`TreeHash::missing`] names them.

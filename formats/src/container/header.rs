@@ -112,7 +112,7 @@ pub struct Header {
     pub cards: Vec<CardEntry>,
 }
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone)]
 #[repr(C)]
 struct OnDiskHeader {
     magic: [u8; 8],
@@ -146,7 +146,7 @@ struct OnDiskCard {
     digest: Digest,
 }
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone)]
 #[repr(C)]
 struct OnDiskCardFile {
     magic: [u8; 8],
@@ -165,6 +165,17 @@ struct OnDiskCardFile {
 
 const _: () = assert!(size_of::<OnDiskHeader>() == HEADER_BYTES as usize);
 const _: () = assert!(size_of::<OnDiskCardFile>() == CARD_HEADER_BYTES as usize);
+
+impl OnDiskCardFile {
+    /// Plain BLAKE3 of the page with its own field zeroed.
+    fn raw_hash(&self) -> Digest {
+        hash::hash(Self { own_hash: [0; 32], ..self.clone() }.as_bytes())
+    }
+
+    fn is_intact(&self) -> bool {
+        self.raw_hash() == self.own_hash
+    }
+}
 
 impl Header {
     /// The root: derived BLAKE3 of the header page with the root field zeroed. Section hashes and card digests
@@ -233,11 +244,16 @@ impl Header {
 
     /// Reads a header page: magic, version, features, then the root. `path` is for messages.
     pub fn parse(page: &[u8], path: &Path) -> Result<Self, ContainerError> {
-        let not = |what: &str| ContainerError::NotAContainer { path: path.into(), what: what.into() };
-        check_magic(page, &MAGIC, &not)?;
-        let disk = OnDiskHeader::ref_from_bytes(page).map_err(|_| not("the header page is cut short"))?;
+        check_magic(page, &MAGIC, path, |page| raw_root(page) == page.root)?;
+        let disk = OnDiskHeader::ref_from_bytes(page).map_err(|_| cut_short("header", page))?;
         let version = (disk.major.get(), disk.minor.get());
+        let damaged = || ContainerError::integrity("header", "root hash does not match the header page");
         if version.0 != VERSION.0 {
+            // The root tells a flipped version from a newer one, as long as that is hashed the same way.
+            let ours = OnDiskHeader { major: VERSION.0.into(), ..disk.clone() };
+            if raw_root(&ours) == disk.root {
+                return Err(damaged());
+            }
             return Err(ContainerError::Incompatible(format!(
                 "{}: structure version {}.{} is not {}.x, which this program reads; use a matching gantry",
                 path.display(),
@@ -245,6 +261,9 @@ impl Header {
                 version.1,
                 VERSION.0
             )));
+        }
+        if raw_root(disk) != disk.root {
+            return Err(damaged());
         }
         let unknown = disk.required.get() & !REQUIRED_KNOWN;
         if unknown != 0 {
@@ -285,9 +304,10 @@ impl Header {
                 })
                 .collect(),
         };
-        // Comparing the page rebuilt from the fields finds a flip in the reserved bytes and unused lines too.
-        if header.compute_root() != header.root || header.to_bytes() != page || count > MAX_CARDS {
-            return Err(ContainerError::integrity("header", "root hash does not match the header page"));
+        // What a newer minor version puts into reserved bytes is not looked at.
+        if count > MAX_CARDS || (version.1 <= VERSION.1 && header.to_bytes() != page) {
+            let what = format!("{count} cards, or reserved bytes that are not zero");
+            return Err(ContainerError::malformed("header", what));
         }
         if header.compute_id() != header.container_id {
             return Err(ContainerError::integrity(
@@ -305,22 +325,43 @@ impl Header {
     }
 }
 
-fn check_magic(
+/// The root over a page as it is.
+fn raw_root(page: &OnDiskHeader) -> Digest {
+    let zeroed = OnDiskHeader { root: [0; 32], ..page.clone() };
+    blake3::derive_key("gantry 1 root", zeroed.as_bytes())
+}
+
+fn cut_short(region: &str, page: &[u8]) -> ContainerError {
+    ContainerError::integrity(region, format!("the file ends after {} of {HEADER_BYTES} bytes", page.len()))
+}
+
+/// Accepts a page that starts with `magic`. `intact` says whether a page's own hash matches: where it does once
+/// the magic is put right, only the magic is damaged.
+fn check_magic<P: FromBytes + IntoBytes + KnownLayout + Immutable>(
     page: &[u8],
     magic: &[u8; 8],
-    not: &dyn Fn(&str) -> ContainerError,
+    path: &Path,
+    intact: impl Fn(&P) -> bool,
 ) -> Result<(), ContainerError> {
-    if page.len() >= 8 && page[..8] == *magic {
+    if page.starts_with(magic) {
         return Ok(());
     }
-    Err(not(match page {
+    let mut mended = page.to_vec();
+    if let Some(start) = mended.get_mut(..8) {
+        start.copy_from_slice(magic);
+    }
+    if P::read_from_bytes(&mended).is_ok_and(|page| intact(&page)) {
+        return Err(ContainerError::integrity("header", "the magic bytes are damaged"));
+    }
+    let what = match page {
         [] => "the file is empty",
         [b'G', b'G', b'U', b'F', ..] => "it is a GGUF; make a container of it with `gantry convert`",
         [0x89, b'G', b'T', b'C', ..] => "it is one card's file; give the index file beside it",
         [0x89, b'G', b'T', b'R', ..] => "its line ends were changed, as a text-mode transfer does",
         [0x09, b'G', b'T', b'R', ..] => "its high bits were cleared, as a 7-bit transfer does",
         _ => "it does not start with the magic bytes",
-    }))
+    };
+    Err(ContainerError::NotAContainer { path: path.into(), what: what.into() })
 }
 
 /// The header of a card's own file.
@@ -346,14 +387,19 @@ impl CardFileHeader {
         page.segment_bytes = self.segment.bytes.into();
         page.container_id = self.container_id;
         page.digest = self.digest;
-        page.own_hash = hash::hash(page.as_bytes());
+        page.own_hash = page.raw_hash();
         page.as_bytes().to_vec()
     }
 
     pub(super) fn parse(page: &[u8], path: &Path) -> Result<Self, ContainerError> {
-        let not = |what: &str| ContainerError::NotAContainer { path: path.into(), what: what.into() };
-        check_magic(page, &CARD_MAGIC, &not)?;
-        let disk = OnDiskCardFile::ref_from_bytes(page).map_err(|_| not("the header page is cut short"))?;
+        let region = format!("card file {}, header", path.display());
+        check_magic(page, &CARD_MAGIC, path, |page: &OnDiskCardFile| page.is_intact()).map_err(
+            |e| match e {
+                ContainerError::Integrity { what, .. } => ContainerError::integrity(region.as_str(), what),
+                other => other,
+            },
+        )?;
+        let disk = OnDiskCardFile::ref_from_bytes(page).map_err(|_| cut_short(&region, page))?;
         let header = Self {
             card: disk.card.get(),
             card_count: disk.card_count.get(),
@@ -361,8 +407,7 @@ impl CardFileHeader {
             container_id: disk.container_id,
             digest: disk.digest,
         };
-        if header.to_bytes() != page {
-            let region = format!("card file {}, header", path.display());
+        if !disk.is_intact() || header.to_bytes() != page {
             return Err(ContainerError::integrity(region, "its own hash does not match"));
         }
         Ok(header)

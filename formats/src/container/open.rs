@@ -53,7 +53,20 @@ pub struct Stretch {
 
 impl Container {
     /// Opens the index file at `path`. Cards' own files are opened too, where they are there.
+    ///
+    /// # Errors
+    /// Where a file cannot be read, is damaged, or breaks a rule.
     pub fn open(path: &Path) -> Result<Self, ContainerError> {
+        let (container, mut faults) = Self::open_tolerant(path)?;
+        if faults.is_empty() { Ok(container) } else { Err(faults.swap_remove(0)) }
+    }
+
+    /// The same, for a reader that reports all damage: a card's own file that is not what the index says counts
+    /// as missing in the container, and why is given beside it, in order of card.
+    ///
+    /// # Errors
+    /// Where the index file cannot be read, is damaged, or breaks a rule.
+    pub fn open_tolerant(path: &Path) -> Result<(Self, Vec<ContainerError>), ContainerError> {
         let io = |path: &Path, source| ContainerError::Io { path: path.into(), source };
         let index = FileSource::open(path).map_err(|e| io(path, e))?;
         let mut page = vec![0; index.len().min(HEADER_BYTES) as usize];
@@ -96,10 +109,16 @@ impl Container {
             ));
         }
         let mut card_files = Vec::new();
+        let mut faults = Vec::new();
         for card in 0..header.cards.len() {
-            card_files.push(open_card_file(&header, path, card)?);
+            card_files.push(open_card_file(&header, path, card).unwrap_or_else(|fault| {
+                faults.push(fault);
+                None
+            }));
         }
-        Ok(Self { path: path.into(), index, header, manifest, metadata, table, layouts, card_files, notes })
+        let path = path.into();
+        let container = Self { path, index, header, manifest, metadata, table, layouts, card_files, notes };
+        Ok((container, faults))
     }
 
     /// The path it was opened at.

@@ -1,7 +1,8 @@
 //! The rules that hold between header, manifest, metadata and table of a well-formed container.
 
 use super::{
-    Bank, ContainerError, Header, Manifest, Metadata, Part, StoredTensor, Table, header::REQUIRED_SPLIT_CARDS,
+    Bank, BankMatrix, ContainerError, Header, Manifest, Metadata, Part, StoredTensor, Table,
+    header::REQUIRED_SPLIT_CARDS,
 };
 use crate::layout::Layout;
 use crate::size;
@@ -32,9 +33,10 @@ pub(super) fn validate(
     if let Some(blob) = owned.iter().position(|o| !o) {
         return Err(bad(format!("blob {blob} belongs to no tensor and no expert")));
     }
+    let tensors: HashSet<&str> = manifest.tensors.iter().map(|t| t.name.as_str()).collect();
     for alias in &manifest.aliases {
         rules.unique(&mut names, &alias.name)?;
-        if !manifest.tensors.iter().any(|t| t.name == alias.of) {
+        if !tensors.contains(alias.of.as_str()) {
             return Err(bad(format!("alias {}: there is no tensor {}", alias.name, alias.of)));
         }
     }
@@ -43,6 +45,16 @@ pub(super) fn validate(
 
 fn bad(what: impl Into<String>) -> ContainerError {
     ContainerError::malformed("manifest", what)
+}
+
+/// What a stored matrix says of itself, in a tensor or in a bank.
+struct Stored<'a> {
+    name: &'a str,
+    layout: u32,
+    shape: &'a [u64],
+    bytes: u64,
+    parts: &'a [Part],
+    in_bank: bool,
 }
 
 struct Rules<'a> {
@@ -91,6 +103,10 @@ impl Rules<'_> {
     fn cards(&self) -> Result<(), ContainerError> {
         let h = self.header;
         let table = |what: String| Err(ContainerError::malformed("hash table", what));
+        if self.manifest.sources.len() != self.metadata.shards.len() {
+            let (found, want) = (self.manifest.sources.len(), self.metadata.shards.len());
+            return Err(bad(format!("{found} sources, the metadata section has {want} shards")));
+        }
         if self.manifest.cards.len() != h.cards.len() {
             return Err(bad(format!(
                 "{} cards, the header has {}",
@@ -151,24 +167,19 @@ impl Rules<'_> {
         }
     }
 
-    fn matrix(
-        &self,
-        name: &str,
-        layout: u32,
-        shape: &[u64],
-        bytes: u64,
-        parts: &[Part],
-        layouts: &[Layout],
-        inside_expert: bool,
-    ) -> Result<(), ContainerError> {
+    fn matrix(&self, stored: &Stored<'_>, layouts: &[Layout]) -> Result<(), ContainerError> {
+        let Stored { name, layout, shape, bytes, parts, in_bank } = *stored;
         let layout = *layouts
             .get(layout as usize)
             .ok_or_else(|| bad(format!("{name}: layout {layout} of {}", layouts.len())))?;
         let (rows, cols) =
             matrix_dims(shape).ok_or_else(|| bad(format!("{name}: shape {shape:?} overflows")))?;
         if layout.bytes(rows, cols) != Some(bytes) {
-            let want = layout.bytes(rows, cols);
-            return Err(bad(format!("{name}: {bytes} bytes, layout {layout} of {shape:?} has {want:?}")));
+            let want = match layout.bytes(rows, cols) {
+                Some(want) => format!("{layout} of {shape:?} has {want}"),
+                None => format!("{layout} cannot have the shape {shape:?}"),
+            };
+            return Err(bad(format!("{name}: {bytes} bytes, {want}")));
         }
         let mut next = 0u64;
         for part in parts {
@@ -177,10 +188,13 @@ impl Rules<'_> {
                 source.ok_or_else(|| bad(format!("{name}: there is no source tensor {}", part.source)))?;
             let source_cols = source.dims.first().copied().unwrap_or(1);
             let outer = source.dims.get(1..).unwrap_or(&[]);
-            let source_rows = if inside_expert {
-                outer.first().copied().unwrap_or(1)
-            } else {
-                size::product(outer).unwrap_or(0)
+            let source_rows = match outer {
+                [rows, _experts] if in_bank => *rows,
+                _ if in_bank => {
+                    let dims = &source.dims;
+                    return Err(bad(format!("{name}: {} {dims:?} is no stack of experts", source.name)));
+                }
+                outer => size::product(outer).unwrap_or(0),
             };
             let [from, to] = part.rows;
             let [left, right] = part.cols.unwrap_or([0, source_cols]);
@@ -208,16 +222,16 @@ impl Rules<'_> {
     }
 
     fn tensor(&self, t: &StoredTensor, layouts: &[Layout], owned: &mut [bool]) -> Result<(), ContainerError> {
-        self.matrix(&t.name, t.layout, &t.shape, t.bytes, &t.parts, layouts, false)?;
-        self.own(t.blob, t.card, t.offset, t.bytes, &t.name, owned)
+        let StoredTensor { name, layout, shape, bytes, parts, .. } = t;
+        let (layout, bytes) = (*layout, *bytes);
+        self.matrix(&Stored { name, layout, shape, bytes, parts, in_bank: false }, layouts)?;
+        self.own(t.blob, (t.card, t.offset, bytes), name, owned)
     }
 
     fn own(
         &self,
         blob: u64,
-        card: u32,
-        offset: u64,
-        bytes: u64,
+        (card, offset, bytes): (u32, u64, u64),
         name: &str,
         owned: &mut [bool],
     ) -> Result<(), ContainerError> {
@@ -239,8 +253,8 @@ impl Rules<'_> {
 
     fn bank(&self, b: &Bank, layouts: &[Layout], owned: &mut [bool]) -> Result<(), ContainerError> {
         let name = format!("bank of layer {} on card {}", b.layer, b.card);
-        if b.stride < b.bytes || b.stride % u64::from(self.header.alignment.blob) != 0 || b.experts.is_empty()
-        {
+        let aligned = b.stride.is_multiple_of(self.header.alignment.blob.into());
+        if b.stride < b.bytes || !aligned || b.experts.is_empty() {
             return Err(bad(format!(
                 "{name}: {} slots of {} bytes at stride {}",
                 b.experts.len(),
@@ -250,7 +264,9 @@ impl Rules<'_> {
         }
         let mut at = 0;
         for m in &b.matrices {
-            self.matrix(&m.name, m.layout, &m.shape, m.bytes, &m.parts, layouts, true)?;
+            let BankMatrix { name, layout, shape, bytes, parts, .. } = m;
+            let (layout, bytes) = (*layout, *bytes);
+            self.matrix(&Stored { name, layout, shape, bytes, parts, in_bank: true }, layouts)?;
             let end = m.offset.checked_add(m.bytes).filter(|&e| e <= b.bytes && m.offset >= at);
             at = end.ok_or_else(|| bad(format!("{}: lies outside its blob or overlaps", m.name)))?;
         }
@@ -261,23 +277,28 @@ impl Rules<'_> {
                 .first_blob
                 .checked_add(slot)
                 .ok_or_else(|| bad(format!("{name}: slot {slot} overflows")))?;
-            self.own(blob, b.card, offset, b.bytes, &name, owned)?;
+            self.own(blob, (b.card, offset, b.bytes), &name, owned)?;
         }
         Ok(())
     }
 
     /// Placement is a total map: every expert of every layer with a bank lies on some card, none twice on one.
     fn placement(&self, names: &mut HashSet<String>) -> Result<(), ContainerError> {
-        let mut layers: BTreeMap<u32, (u64, BTreeSet<u32>)> = BTreeMap::new();
+        let mut layers: BTreeMap<u32, (&Bank, u64, BTreeSet<u32>)> = BTreeMap::new();
         let mut cards = HashSet::new();
         for b in &self.manifest.banks {
             if !cards.insert((b.layer, b.card)) {
                 return Err(bad(format!("layer {} has two banks on card {}", b.layer, b.card)));
             }
-            let source = b.matrices.first().and_then(|m| m.parts.first());
-            let source = source.and_then(|p| self.manifest.source_tensors.get(p.source as usize));
-            let experts = source.and_then(|s| s.dims.get(2).copied()).unwrap_or(0);
-            let (_, seen) = layers.entry(b.layer).or_insert((experts, BTreeSet::new()));
+            let mut counts = b.matrices.iter().flat_map(|m| &m.parts).map(|p| self.experts_of(p));
+            let experts = counts.next().unwrap_or(0);
+            let (_, first, seen) = layers.entry(b.layer).or_insert((b, experts, BTreeSet::new()));
+            if *first != experts || counts.any(|n| n != experts) {
+                return Err(bad(format!(
+                    "layer {}: its matrices differ in their number of experts",
+                    b.layer
+                )));
+            }
             let mut here = HashSet::new();
             for &e in &b.experts {
                 if u64::from(e) >= experts || !here.insert(e) {
@@ -289,20 +310,21 @@ impl Rules<'_> {
                 seen.insert(e);
             }
         }
-        for (layer, (experts, seen)) in &layers {
-            if let Some(e) = (0..*experts).find(|&e| !seen.contains(&(e as u32))) {
+        for (layer, (first, experts, seen)) in &layers {
+            if let Some(e) = (0..*experts).find(|&e| !u32::try_from(e).is_ok_and(|e| seen.contains(&e))) {
                 return Err(bad(format!("layer {layer}: expert {e} lies on no card")));
             }
-            let first = self.manifest.banks.iter().find(|b| b.layer == *layer);
-            for m in first.iter().flat_map(|b| &b.matrices) {
+            for m in &first.matrices {
                 self.unique(names, &m.name)?;
             }
         }
-        if self.manifest.sources.len() != self.metadata.shards.len() {
-            let (found, want) = (self.manifest.sources.len(), self.metadata.shards.len());
-            return Err(bad(format!("{found} sources, the metadata section has {want} shards")));
-        }
         Ok(())
+    }
+
+    /// Number of experts in a part's source, which [`matrix`](Self::matrix) has seen to be a stack of them.
+    fn experts_of(&self, part: &Part) -> u64 {
+        let source = self.manifest.source_tensors.get(part.source as usize);
+        source.and_then(|s| s.dims.get(2).copied()).unwrap_or(0)
     }
 }
 

@@ -91,8 +91,9 @@ impl<'s> Cursor<'s> {
     }
 
     fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], GgufFault> {
-        let truncated = GgufFault::Truncated { what, at: self.at(), need: N as u64, left: self.left() };
-        self.bytes(N as u64, what)?.try_into().map_err(|_| truncated)
+        let (at, left) = (self.at(), self.left());
+        let bytes = self.bytes(N as u64, what)?;
+        bytes.try_into().map_err(|_| GgufFault::Truncated { what, at, need: N as u64, left })
     }
 
     /// Has the next `n` bytes in memory and gives the position after them.
@@ -101,12 +102,8 @@ impl<'s> Cursor<'s> {
         if n > self.left() {
             return Err(GgufFault::Truncated { what, at, need: n, left: self.left() });
         }
-        let too_large = GgufFault::HeaderTooLarge { at, limit: self.limit };
-        let end = match at.checked_add(n) {
-            Some(end) if end <= self.limit => end,
-            _ => return Err(too_large),
-        };
-        let Some(end) = size::to_usize(end) else { return Err(too_large) };
+        let end = at.checked_add(n).filter(|end| *end <= self.limit).and_then(size::to_usize);
+        let Some(end) = end else { return Err(GgufFault::HeaderTooLarge { at, limit: self.limit }) };
         if end > self.raw.len() {
             self.read_to(end)?;
         }

@@ -27,8 +27,9 @@ pub const MAX_DIMS: usize = 4;
 /// Alignment of the tensor data where `general.alignment` is not given.
 pub const DEFAULT_ALIGNMENT: u32 = 32;
 
-/// The fewest bytes that one key/value pair takes: lengths, a one-byte key, a type, a one-byte value.
-pub(super) const MIN_ENTRY_BYTES: u64 = 8 + 1 + 4 + 1;
+/// The fewest bytes that follow for one key/value pair: the length of its key. Whatever is missing behind that is
+/// told by its own name.
+pub(super) const MIN_ENTRY_BYTES: u64 = 8;
 
 /// The fewest bytes that one row of the tensor table takes: an empty name, no dimensions.
 pub(super) const MIN_INFO_BYTES: u64 = 8 + 4 + 4 + 8;

@@ -1,0 +1,33 @@
+//! `gantry plan`: what would be written; writes nothing.
+
+use super::{ShapeArgs, header_bytes, print};
+use crate::plan::{Plan, json, table};
+use anyhow::Result;
+use clap::Args;
+use gantry_formats::gguf::Gguf;
+use std::path::Path;
+
+/// Shows what `convert` would write and what each card needs; writes nothing.
+#[derive(Args, Debug)]
+pub(crate) struct PlanArgs {
+    #[command(flatten)]
+    shape: ShapeArgs,
+
+    /// One JSON document on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `gantry plan`.
+pub(crate) fn plan(args: &PlanArgs) -> Result<()> {
+    let source = Gguf::open(args.shape.input()?)?;
+    let plan = Plan::make(&source, &args.shape.options()?)?;
+    let needed = plan.disk_bytes(header_bytes(&source));
+    let stat = rustix::fs::statvfs(Path::new(".")).ok();
+    let free = stat.map(|s| s.f_bavail.saturating_mul(s.f_frsize));
+    let text = match args.json {
+        true => format!("{:#}\n", json(&plan, needed, free)),
+        false => table(&plan, needed, free),
+    };
+    Ok(print(&text)?)
+}

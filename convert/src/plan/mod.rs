@@ -1,0 +1,212 @@
+//! The plan: what a container will hold and where every byte goes, decided before the first one is written.
+//!
+//! Source tensors → roles → layouts → stored matrices made of parts → blobs → places in card segments. A plan is a
+//! pure function of the source's headers and the options; [`crate::pack`] carries it out.
+
+mod choose;
+mod fuse;
+mod json;
+mod model;
+mod place;
+mod route;
+mod table;
+
+pub(crate) use choose::Override;
+pub(crate) use json::json;
+pub(crate) use route::{CHUNK, Route};
+pub(crate) use table::{size_text, table};
+
+use crate::recipe::Recipe;
+use anyhow::Result;
+use gantry_formats::arch::Hparams;
+use gantry_formats::block::GgmlType;
+use gantry_formats::container::{Alias, Alignment, Bank, Model, Section, Skeleton, StoredTensor};
+use gantry_formats::gguf::Gguf;
+use gantry_formats::layout::Layout;
+use gantry_formats::role::Kind;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The target that layouts are chosen for. Only the CPU is known so far.
+pub(crate) const TARGETS: [&str; 1] = ["cpu"];
+
+/// What was meant by the command line.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) recipe: Recipe,
+    pub(crate) overrides: Vec<Override>,
+    pub(crate) target: String,
+    pub(crate) fuse: bool,
+    pub(crate) cards: usize,
+    pub(crate) split_cards: bool,
+    pub(crate) alignment: Alignment,
+    pub(crate) allow_incomplete: bool,
+    pub(crate) context: Option<u64>,
+}
+
+/// A source file.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ShardPlan {
+    /// Name without folder.
+    pub(crate) file: String,
+    /// Length.
+    pub(crate) bytes: u64,
+}
+
+/// A source tensor and what becomes of it.
+#[derive(Clone, Debug)]
+pub(crate) struct TensorPlan {
+    /// Name, as [`gantry_formats::gguf::display_name`] shows it.
+    pub(crate) name: String,
+    /// Index of its file.
+    pub(crate) shard: usize,
+    /// First byte in its file.
+    pub(crate) start: u64,
+    /// Length in bytes.
+    pub(crate) bytes: u64,
+    pub(crate) ty: GgmlType,
+    /// `ne0` first.
+    pub(crate) dims: Vec<u64>,
+    pub(crate) elements: u64,
+    /// Role: the base name.
+    pub(crate) role: String,
+    pub(crate) layer: Option<u32>,
+    pub(crate) kind: Kind,
+    pub(crate) layout: Layout,
+    /// Whether every value is kept bit for bit.
+    pub(crate) exact: bool,
+    /// Why the recipe's wish was not granted.
+    pub(crate) fallback: Option<String>,
+    /// Whether an override changed what the recipe says.
+    pub(crate) overridden: bool,
+    /// How its bytes reach the output.
+    pub(crate) route: Route,
+}
+
+/// A blob's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct BlobPlan {
+    pub(crate) card: usize,
+    /// First byte inside the card's segment.
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+/// One card's share.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct CardPlan {
+    pub(crate) layers: u64,
+    /// Bytes of blobs, without padding.
+    pub(crate) weight_bytes: u64,
+    pub(crate) segment_bytes: u64,
+    /// KV cache for the plan's context length, where the hyperparameters tell.
+    pub(crate) kv_bytes: Option<u64>,
+}
+
+/// The whole plan.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) model: Model,
+    pub(crate) recipe: String,
+    pub(crate) target: String,
+    /// Resolved options, as the manifest records them.
+    pub(crate) options: BTreeMap<String, String>,
+    pub(crate) shards: Vec<ShardPlan>,
+    /// In file order.
+    pub(crate) tensors: Vec<TensorPlan>,
+    pub(crate) layouts: Vec<Layout>,
+    pub(crate) stored: Vec<StoredTensor>,
+    pub(crate) banks: Vec<Bank>,
+    pub(crate) aliases: Vec<Alias>,
+    /// In order of card and offset.
+    pub(crate) blobs: Vec<BlobPlan>,
+    pub(crate) cards: Vec<CardPlan>,
+    pub(crate) skeleton: Skeleton,
+    /// Context length of the KV cache estimate.
+    pub(crate) context: Option<u64>,
+    /// Worth telling, and recorded in the manifest.
+    pub(crate) warnings: Vec<String>,
+    /// Worth telling.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Plan {
+    /// Plans the conversion of `source`.
+    ///
+    /// # Errors
+    /// Where the source does not fit its architecture, or the options do not fit the source.
+    pub(crate) fn make(source: &Gguf, options: &Options) -> Result<Self> {
+        let known = model::examine(source, options.allow_incomplete)?;
+        let mut tensors = model::tensors(source)?;
+        choose::choose(&mut tensors, options)?;
+        let groups = fuse::group(&tensors, known.arch.is_some() && options.fuse, options.alignment)?;
+        let places = place::place(&tensors, groups, options)?;
+        let routes = route::routes(&tensors, &places.stored, &places.banks, &places.layouts);
+        for (tensor, route) in tensors.iter_mut().zip(routes) {
+            tensor.route = route;
+        }
+        let aliases = known.aliases(&tensors);
+        let context = options.context.or(known.hparams.context_length.map(|n| n.min(4096)));
+        let mut cards = places.cards;
+        for card in &mut cards {
+            card.kv_bytes = context.and_then(|n| kv_bytes(&known.hparams, card.layers, n));
+        }
+        let mut resolved = BTreeMap::new();
+        resolved.insert("fuse".into(), if options.fuse { "on" } else { "off" }.into());
+        resolved.insert("placement".into(), "layers".into());
+        for t in tensors.iter().filter(|t| t.overridden) {
+            resolved.insert(format!("layout {}", t.name), t.layout.to_string());
+        }
+        let mut warnings = known.warnings;
+        let fallen = tensors.iter().filter_map(|t| Some(format!("{}: {}", t.name, t.fallback.as_ref()?)));
+        warnings.extend(fallen);
+        Ok(Self {
+            model: known.model,
+            recipe: options.recipe.name.clone(),
+            target: options.target.clone(),
+            options: resolved,
+            shards: source
+                .shards()
+                .iter()
+                .map(|s| ShardPlan { file: s.file_name().into(), bytes: s.len() })
+                .collect(),
+            tensors,
+            layouts: places.layouts,
+            stored: places.stored,
+            banks: places.banks,
+            aliases,
+            blobs: places.blobs,
+            cards,
+            skeleton: places.skeleton,
+            context,
+            warnings,
+            notes: known.notes,
+        })
+    }
+
+    /// Bytes of the files that will be written, sections estimated from above.
+    pub(crate) fn disk_bytes(&self, header_bytes: u64) -> u64 {
+        let table = gantry_formats::container::Table::bytes_for(self.blobs.iter().map(|b| b.bytes));
+        // A stored tensor, its source tensor and a warning take some 700 bytes of JSON between them.
+        let matrices = self.banks.iter().map(|b| b.matrices.len() + b.experts.len() / 64);
+        let lines = self.stored.len() + self.tensors.len() + matrices.sum::<usize>();
+        let tail = header_bytes + table + (512 * lines as u64) + (64 << 10);
+        let cards: u64 = match self.skeleton.split_cards {
+            true => (0..self.cards.len()).map(|c| self.skeleton.card_file_bytes(c)).sum(),
+            false => 0,
+        };
+        self.skeleton.tail_offset + tail + cards
+    }
+
+    /// Where card `card`'s segment lies in its file.
+    pub(crate) fn segment(&self, card: usize) -> Section {
+        self.skeleton.segments[card]
+    }
+}
+
+/// Bytes of an f16 KV cache: keys and values of every head, for each layer and position.
+fn kv_bytes(hparams: &Hparams, layers: u64, context: u64) -> Option<u64> {
+    let per_head = hparams.key_length?.checked_add(hparams.value_length?)?;
+    let per_layer = hparams.heads_kv?.checked_mul(per_head)?.checked_mul(2)?;
+    per_layer.checked_mul(layers)?.checked_mul(context)
+}

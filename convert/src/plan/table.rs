@@ -1,0 +1,177 @@
+//! The plan for people: at most 80 columns, no colour.
+
+use super::{Plan, TensorPlan};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Room that the widest column, the role, has at most.
+const ROLE: usize = 26;
+
+/// One line of the table: tensors alike.
+#[derive(Default)]
+struct Row {
+    count: u64,
+    bytes: u64,
+}
+
+/// A size with a unit: `512 B`, `1.5 MiB`.
+pub(crate) fn size_text(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// `text` cut to `width` characters.
+fn cut(text: &str, width: usize) -> String {
+    match text.chars().count() > width {
+        true => text.chars().take(width - 1).chain(['…']).collect(),
+        false => text.to_string(),
+    }
+}
+
+/// Bytes that a source tensor takes in its layout, without padding.
+fn packed_bytes(t: &TensorPlan) -> u64 {
+    let cols = t.dims.first().copied().unwrap_or(1).max(1);
+    let scale = |bytes: u64| if t.exact { t.bytes } else { bytes };
+    scale(t.elements / cols * (cols + cols / 32 * 2))
+}
+
+/// The plan as a table, with what `disk` says of needed and free bytes.
+pub(crate) fn table(plan: &Plan, needed: u64, free: Option<u64>) -> String {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_table(&mut out, plan, needed, free);
+    out
+}
+
+fn write_table(out: &mut String, plan: &Plan, needed: u64, free: Option<u64>) -> std::fmt::Result {
+    let m = &plan.model;
+    let name = m.name.as_deref().map(|n| format!(" \"{}\"", cut(n, 40))).unwrap_or_default();
+    writeln!(
+        out,
+        "model    {}{name}, {} weights in {} tensors",
+        m.architecture,
+        count(m.parameters),
+        plan.tensors.len()
+    )?;
+    if !m.complete {
+        writeln!(out, "         incomplete, will be marked as not runnable:")?;
+        m.incomplete.iter().try_for_each(|r| writeln!(out, "         - {r}"))?;
+    }
+    let sources: u64 = plan.shards.iter().map(|s| s.bytes).sum();
+    let files = if plan.shards.len() == 1 { "file".into() } else { format!("{} files", plan.shards.len()) };
+    writeln!(out, "source   {} in {files}", size_text(sources))?;
+    writeln!(out, "recipe   {} for {}, {} card(s)\n", plan.recipe, plan.target, plan.cards.len())?;
+    rows(out, plan)?;
+    fusions(out, plan)?;
+    fallbacks(out, plan)?;
+    for alias in &plan.aliases {
+        writeln!(out, "{} is not in the source: an alias of {}", alias.name, alias.of)?;
+    }
+    writeln!(out)?;
+    for (i, card) in plan.cards.iter().enumerate() {
+        let kv = match (card.kv_bytes, plan.context) {
+            (Some(kv), Some(n)) => format!(" + {} KV cache (f16, context {n})", size_text(kv)),
+            _ => String::new(),
+        };
+        let layers = card.layers;
+        writeln!(out, "card {i}   {layers} layers, {} weights{kv}", size_text(card.weight_bytes))?;
+    }
+    let free = free.map(|n| format!(", {} free", size_text(n))).unwrap_or_default();
+    writeln!(out, "disk     {} needed{free}", size_text(needed))?;
+    plan.notes.iter().try_for_each(|n| writeln!(out, "note: {n}"))
+}
+
+fn rows(out: &mut String, plan: &Plan) -> std::fmt::Result {
+    let mut order = Vec::new();
+    let mut rows: BTreeMap<(&str, &str, String, bool, bool), Row> = BTreeMap::new();
+    for t in &plan.tensors {
+        let key = (t.role.as_str(), t.ty.name(), t.layout.to_string(), t.exact, t.fallback.is_some());
+        if !rows.contains_key(&key) {
+            order.push(key.clone());
+        }
+        let row = rows.entry(key).or_default();
+        row.count += 1;
+        row.bytes += packed_bytes(t);
+    }
+    let width = order.iter().map(|k| k.0.chars().count()).max().unwrap_or(0).clamp(5, ROLE);
+    writeln!(
+        out,
+        "{:width$} {:>6}  {:8} {:13} {:>10}  values",
+        "role", "count", "source", "layout", "bytes"
+    )?;
+    for key in order {
+        let row = &rows[&key];
+        let (role, ty, layout, exact, fallback) = key;
+        let mark = match (exact, fallback) {
+            (true, true) => "exact (fallback)",
+            (true, false) => "exact",
+            (false, _) => "rounded",
+        };
+        let (role, bytes) = (cut(role, width), size_text(row.bytes));
+        writeln!(out, "{role:width$} {:>6}  {ty:8} {layout:13} {bytes:>10}  {mark}", row.count)?;
+    }
+    let bytes = size_text(plan.cards.iter().map(|c| c.weight_bytes).sum());
+    writeln!(out, "{:width$} {:>6}  {:8} {:13} {bytes:>10}", "total", plan.tensors.len(), "", "")
+}
+
+fn fusions(out: &mut String, plan: &Plan) -> std::fmt::Result {
+    let mut fused: BTreeMap<(&str, String), u64> = BTreeMap::new();
+    for s in plan.stored.iter().filter(|s| s.parts.len() > 1) {
+        let parts: Vec<&str> =
+            s.parts.iter().map(|p| plan.tensors[p.source as usize].role.as_str()).collect();
+        *fused.entry((s.role.as_str(), parts.join(" + "))).or_default() += 1;
+    }
+    fused.iter().try_for_each(|((whole, parts), n)| writeln!(out, "{parts} stored as one {whole}, {n} times"))
+}
+
+fn fallbacks(out: &mut String, plan: &Plan) -> std::fmt::Result {
+    let mut seen: BTreeMap<(&str, &str), (u64, &str)> = BTreeMap::new();
+    for t in &plan.tensors {
+        if let Some(reason) = &t.fallback {
+            seen.entry((&t.role, reason)).or_insert((0, &t.name)).0 += 1;
+        }
+    }
+    seen.iter().try_for_each(|((role, reason), (n, first))| {
+        let which = if *n == 1 { first.to_string() } else { format!("{role} ({n} tensors, first {first})") };
+        writeln!(out, "fallback: {which} {reason}")
+    })
+}
+
+/// A count as people say it: `135M`, `1.7B`.
+fn count(n: u64) -> String {
+    match n {
+        0..10_000 => n.to_string(),
+        10_000..10_000_000 => format!("{:.1}M", n as f64 / 1e6),
+        10_000_000..1_000_000_000 => format!("{:.0}M", n as f64 / 1e6),
+        _ => format!("{:.2}B", n as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_one_decimal_and_the_largest_unit() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1536, "1.5 KiB"),
+            (1 << 20, "1.0 MiB"),
+            ((1 << 20) - 1, "1.0 MiB"),
+            (u64::MAX, "16384.0 PiB"),
+        ] {
+            assert_eq!(size_text(bytes), text);
+        }
+    }
+}
