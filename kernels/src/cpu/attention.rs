@@ -2,11 +2,12 @@
 
 use half::f16;
 
+use super::disjoint::Disjoint;
 use super::isa::{Isa, Kernel};
 use super::kv::{KvCache, KvPlane};
 use super::lanes::{LANES, Simd};
 use super::norm::exponentials;
-use super::pool::{Disjoint, Pool};
+use super::pool::Pool;
 use super::scratch;
 
 /// What a model says about its attention.

@@ -3,10 +3,10 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::disjoint::Disjoint;
 use super::isa::Kernel;
 use super::lanes::{LANES, Simd};
 use super::matrix::TILE;
-use super::pool::Disjoint;
 
 /// A float format of weights, widened exactly to f32.
 pub(super) trait Element: Sync {
@@ -135,6 +135,10 @@ fn lane_sums<const R: usize, const T: usize, E: Element, S: Simd>(
                 *lanes = s.load(x.add(t * job.cols + k));
             }
             for (r, sums) in sums.iter_mut().enumerate() {
+                // R rows are R streams, more than hardware follows; the next R rows are one.
+                if T == 1 && (r * LANES * E::BYTES).is_multiple_of(64) {
+                    s.prefetch(w.wrapping_add((R * job.cols + R * k + r * LANES) * E::BYTES));
+                }
                 let w = E::load(s, w.add((r * job.cols + k) * E::BYTES));
                 for (sum, &x) in sums.iter_mut().zip(&xs) {
                     *sum = s.add(*sum, s.mul(w, x));

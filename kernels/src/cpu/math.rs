@@ -15,7 +15,7 @@ pub(super) const FORK: usize = 8192;
 #[inline(always)]
 pub(super) fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     // ln 2 in two parts; n has at most 8 bits and the first part 9, so n·LN2_HIGH is exact.
-    const LN2_HIGH: f32 = 0.693_359_375;
+    const LN2_HIGH: f32 = 355.0 / 512.0;
     const LN2_LOW: f32 = -2.121_944_4e-4;
     const POLYNOMIAL: [f32; 6] =
         [1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];

@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
+use super::disjoint::Disjoint;
 use super::float::{self, Element};
 use super::isa::Isa;
-use super::pool::{Disjoint, Pool};
+use super::pool::Pool;
 use super::q8::{self, BLOCK, Q8Rows};
 
 /// Rows per tile, the unit in which threads share a matrix.

@@ -13,6 +13,7 @@
 compile_error!("weights are read where they lie, and they are little-endian");
 
 mod attention;
+mod disjoint;
 mod float;
 mod isa;
 mod kv;

@@ -2,17 +2,21 @@
 //!
 //! A decoded token takes some hundred parallel steps, so a worker that has finished one spins for the next:
 //! [`SPINS`] pauses, then yields to other processes until [`SPIN_TIME`] has passed, then sleeps. An idle
-//! process therefore uses no processor time, and the first step after a pause pays for the waking.
+//! process therefore uses no processor time.
+//!
+//! A step never waits for a worker that has not started (asleep, or displaced by another process): the caller
+//! takes its part back and runs it. It waits only for one that is in the middle of its part.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
-use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
+
+use super::disjoint::Disjoint;
 
 /// Pauses before the first yield: some 10 to 40 µs, by processor.
 const SPINS: usize = 1000;
@@ -26,22 +30,69 @@ type Step<'a> = &'a (dyn Fn(usize, usize) + Sync);
 struct Alone<T>(T);
 
 struct Shared {
-    /// Counts the steps; a worker starts when it changes.
-    epoch: Alone<AtomicUsize>,
-    /// Workers that have not finished the current step.
+    workers: Vec<Alone<Slot>>,
+    /// Indices but 0 that have not finished the current step.
     running: Alone<AtomicUsize>,
-    /// The current step, its lifetime erased. Written while `running` is 0, before `epoch` changes.
+    /// The current step, its lifetime erased. Written while `running` is 0, before any part is `posted`.
     step: UnsafeCell<Option<Step<'static>>>,
+    /// What each thread has left of the current `for_chunks`.
+    shares: Vec<Alone<Share>>,
     stop: AtomicBool,
-    asleep: Vec<Alone<AtomicBool>>,
     caller_asleep: AtomicBool,
     caller: Mutex<Option<Thread>>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
+/// What a worker polls.
+#[derive(Default)]
+struct Slot {
+    /// Its part of the current step waits to be taken: by it, or by the caller.
+    posted: AtomicBool,
+    asleep: AtomicBool,
+}
+
+/// A range of items that its owner takes from the front and others from the back: start in the high 32 bits,
+/// end in the low ones.
+struct Share(AtomicU64);
+
+impl Share {
+    fn set(&self, range: Range<usize>) {
+        // Relaxed, here and below: the fork orders it before every take, and nothing else hangs on it.
+        self.0.store((range.start as u64) << 32 | range.end as u64, Ordering::Relaxed);
+    }
+
+    fn take_front(&self, chunk: usize) -> Option<Range<usize>> {
+        self.take(|range| (range.start..range.end.min(range.start + chunk), range.start + chunk..range.end))
+    }
+
+    fn take_back(&self, chunk: usize) -> Option<Range<usize>> {
+        self.take(|range| {
+            let cut = range.start.max(range.end.saturating_sub(chunk));
+            (cut..range.end, range.start..cut)
+        })
+    }
+
+    /// Cut what is there into (taken, left).
+    fn take(&self, cut: impl Fn(Range<usize>) -> (Range<usize>, Range<usize>)) -> Option<Range<usize>> {
+        let mut now = self.0.load(Ordering::Relaxed);
+        loop {
+            let range = (now >> 32) as usize..(now as u32) as usize;
+            if range.is_empty() {
+                return None;
+            }
+            let (taken, left) = cut(range);
+            let left = (left.start.min(left.end) as u64) << 32 | left.end as u64;
+            match self.0.compare_exchange_weak(now, left, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(taken),
+                Err(other) => now = other,
+            }
+        }
+    }
+}
+
 // SAFETY: `step` is the only field that is not Sync by itself. It is written only by the thread that holds
-// `Pool::gate`, while no worker runs (running == 0), and read only by workers after they have seen the change
-// of `epoch` that was stored after the write.
+// `Pool::gate`, while no part is posted or running, and read only by a worker that has taken a part that was
+// posted after the write.
 unsafe impl Sync for Shared {}
 
 /// Threads that run one closure together. Dropping it ends them.
@@ -63,11 +114,11 @@ impl Pool {
     pub fn new(threads: usize) -> Pool {
         assert!(threads > 0, "a pool needs a thread");
         let shared = Arc::new(Shared {
-            epoch: Alone(AtomicUsize::new(0)),
+            workers: (1..threads).map(|_| Alone(Slot::default())).collect(),
             running: Alone(AtomicUsize::new(0)),
             step: UnsafeCell::new(None),
+            shares: (0..threads).map(|_| Alone(Share(AtomicU64::new(0)))).collect(),
             stop: AtomicBool::new(false),
-            asleep: (1..threads).map(|_| Alone(AtomicBool::new(false))).collect(),
             caller_asleep: AtomicBool::new(false),
             caller: Mutex::new(None),
             panic: Mutex::new(None),
@@ -90,8 +141,8 @@ impl Pool {
     }
 
     /// Call `f(thread_index, threads)` once for each index, at once on all threads, and return when all have
-    /// returned. Index 0 runs on the calling thread. Inside such a call (of any pool) a further one runs its
-    /// indices one after the other, so `f` must not wait for another index.
+    /// returned. Index 0 runs on the calling thread, and so do those whose worker has not come by then; inside
+    /// such a call (of any pool) a further one runs all of them in turn. So `f` must not wait for another index.
     ///
     /// # Panics
     /// With the panic of `f`, after every thread has come back; the pool stays usable.
@@ -101,24 +152,34 @@ impl Pool {
             (0..threads).for_each(|index| f(index, threads));
             return;
         }
-        let _gate = lock(&self.gate);
+        self.fork(lock(&self.gate), &f);
+    }
+
+    /// [`Pool::run`] once nobody else is in it.
+    fn fork(&self, _gate: MutexGuard<'_, ()>, step: Step<'_>) {
+        let threads = self.threads();
         let shared = &*self.shared;
-        let step: Step<'_> = &f;
         // SAFETY: only the lifetime changes. No worker keeps the reference beyond `running` reaching 0, and
         // this function neither returns nor unwinds before that.
         let step = unsafe { std::mem::transmute::<Step<'_>, Step<'static>>(step) };
-        // SAFETY: the gate is held and running == 0: nobody reads `step` now.
+        // SAFETY: the gate is held, no part is posted or running: nobody reads `step` now.
         unsafe { *shared.step.get() = Some(step) };
         shared.running.0.store(self.workers.len(), Ordering::Relaxed);
-        // SeqCst here and in `await_step`: either a worker that is about to sleep sees the new epoch, or we
-        // see that it sleeps.
-        shared.epoch.0.fetch_add(1, Ordering::SeqCst);
-        for (asleep, worker) in shared.asleep.iter().zip(&self.workers) {
-            if asleep.0.load(Ordering::SeqCst) && asleep.0.swap(false, Ordering::SeqCst) {
+        for (slot, worker) in shared.workers.iter().zip(&self.workers) {
+            // SeqCst here and in `await_part`: either a worker that is about to sleep sees its part, or we see
+            // that it sleeps.
+            slot.0.posted.store(true, Ordering::SeqCst);
+            if slot.0.asleep.load(Ordering::SeqCst) && slot.0.asleep.swap(false, Ordering::SeqCst) {
                 worker.thread().unpark();
             }
         }
-        let mine = inside(|| f(0, threads));
+        let mut mine = inside(|| step(0, threads));
+        for (i, slot) in shared.workers.iter().enumerate() {
+            if slot.0.posted.swap(false, Ordering::AcqRel) {
+                mine = mine.and(inside(|| step(i + 1, threads)));
+                shared.running.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
         shared.await_workers();
         let theirs = lock(&shared.panic).take();
         if let Some(payload) = mine.err().or(theirs) {
@@ -126,29 +187,35 @@ impl Pool {
         }
     }
 
-    /// Call `f` with ranges that cover `0..items` once, each of at least `chunk` items (but the last), as
-    /// threads come free: large ranges first, smaller ones towards the end. Which thread takes which range is
-    /// not fixed, so the result of an item must not depend on its range.
+    /// Call `f` with ranges that cover `0..items` once, each of `chunk` items (the last of a thread's share may
+    /// be shorter). Each thread has a contiguous share and takes it in ascending order, so that what follows a
+    /// range is probably its next one; who has finished takes from the ends of the others' shares. Which thread
+    /// takes which range is therefore not fixed, and the result of an item must not depend on its range.
+    ///
+    /// # Panics
+    /// As [`Pool::run`], and where `items` exceeds 2^32.
     pub fn for_chunks(&self, items: usize, chunk: usize, f: impl Fn(Range<usize>) + Sync) {
         let chunk = chunk.max(1);
-        if items <= chunk || self.threads() == 1 {
+        let threads = self.threads();
+        if items <= chunk || threads == 1 || INSIDE.get() {
             if items > 0 {
                 f(0..items);
             }
             return;
         }
-        let next = Alone(AtomicUsize::new(0));
-        self.run(|_, threads| {
-            let mut start = next.0.load(Ordering::Relaxed);
-            while start < items {
-                let take = ((items - start) / (2 * threads)).max(chunk).min(items - start);
-                let end = start + take;
-                match next.0.compare_exchange_weak(start, end, Ordering::Relaxed, Ordering::Relaxed) {
-                    Ok(_) => {
-                        f(start..end);
-                        start = next.0.load(Ordering::Relaxed);
-                    }
-                    Err(now) => start = now,
+        let items = u32::try_from(items).expect("fewer than 2^32 items") as usize;
+        let shares = &self.shared.shares;
+        let gate = lock(&self.gate);
+        for (i, share) in shares.iter().enumerate() {
+            share.0.set(i * items / threads..(i + 1) * items / threads);
+        }
+        self.fork(gate, &|me, _| {
+            while let Some(range) = shares[me].0.take_front(chunk) {
+                f(range);
+            }
+            for other in (me + 1..threads).chain(0..me) {
+                while let Some(range) = shares[other].0.take_back(chunk) {
+                    f(range);
                 }
             }
         });
@@ -179,9 +246,9 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        self.shared.epoch.0.fetch_add(1, Ordering::SeqCst);
+        self.shared.stop.store(true, Ordering::SeqCst);
         for worker in self.workers.drain(..) {
+            // It may be asleep; a token for one that is not does no harm.
             worker.thread().unpark();
             // A worker catches every panic of a step, so it cannot end by one.
             let _ = worker.join();
@@ -190,17 +257,25 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    /// Wait until the epoch is no longer `seen`; what it is then.
-    fn await_step(&self, seen: usize, asleep: &AtomicBool) -> usize {
-        let changed = || self.epoch.0.load(Ordering::Acquire) != seen;
-        while !spin_until(changed) {
-            asleep.store(true, Ordering::SeqCst);
-            if self.epoch.0.load(Ordering::SeqCst) == seen {
-                std::thread::park();
+    /// Wait for a part and take it; false to end.
+    fn await_part(&self, slot: &Slot) -> bool {
+        loop {
+            // A part that the caller took back meanwhile is nothing to wake up for.
+            if slot.posted.swap(false, Ordering::AcqRel) {
+                return true;
             }
-            asleep.store(false, Ordering::SeqCst);
+            if self.stop.load(Ordering::Relaxed) {
+                return false;
+            }
+            let called = || slot.posted.load(Ordering::Relaxed) || self.stop.load(Ordering::Relaxed);
+            if !spin_until(called) {
+                slot.asleep.store(true, Ordering::SeqCst);
+                if !slot.posted.load(Ordering::SeqCst) && !self.stop.load(Ordering::SeqCst) {
+                    std::thread::park();
+                }
+                slot.asleep.store(false, Ordering::SeqCst);
+            }
         }
-        self.epoch.0.load(Ordering::Acquire)
     }
 
     /// Wait until no worker runs.
@@ -230,16 +305,10 @@ impl Shared {
 
 /// A worker's life.
 fn work(shared: &Shared, index: usize, threads: usize) {
-    let mut seen = 0;
-    loop {
-        // The caller starts no step before the last one has finished here, so no epoch is missed.
-        seen = shared.await_step(seen, &shared.asleep[index - 1].0);
-        if shared.stop.load(Ordering::Relaxed) {
-            return;
-        }
-        // SAFETY: the new epoch was seen, so the write of this step happened before, and the next write
-        // waits until `finish` below.
-        let step = unsafe { *shared.step.get() }.expect("a step is set before its epoch");
+    while shared.await_part(&shared.workers[index - 1].0) {
+        // SAFETY: the part was posted after the write of this step, and the next write waits until `finish`
+        // below.
+        let step = unsafe { *shared.step.get() }.expect("a step is set before its parts are posted");
         if let Err(payload) = inside(|| step(index, threads)) {
             *lock(&shared.panic) = Some(payload);
         }
@@ -278,53 +347,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A mutable slice that threads write in disjoint parts.
-pub(super) struct Disjoint<'a, T> {
-    start: *mut T,
-    pub(super) len: usize,
-    borrow: PhantomData<&'a mut [T]>,
-}
-
-impl<T> Clone for Disjoint<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for Disjoint<'_, T> {}
-
-// SAFETY: it hands out `&mut [T]` to other threads, which T: Send allows; that the parts are disjoint is the
-// promise of every call to `slice` and `at`.
-unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Send for Disjoint<'_, T> {}
-
-impl<'a, T> Disjoint<'a, T> {
-    pub(super) fn new(slice: &'a mut [T]) -> Self {
-        Disjoint { start: slice.as_mut_ptr(), len: slice.len(), borrow: PhantomData }
-    }
-
-    /// The part of `len` from `offset`.
-    ///
-    /// # Safety
-    /// It lies inside the slice, and no two live parts overlap.
-    pub(super) unsafe fn slice(&self, offset: usize, len: usize) -> &'a mut [T] {
-        debug_assert!(offset + len <= self.len);
-        // SAFETY: the caller's.
-        unsafe { std::slice::from_raw_parts_mut(self.start.add(offset), len) }
-    }
-
-    /// The address of the element at `offset`.
-    ///
-    /// # Safety
-    /// It lies inside the slice; what is written through it overlaps no other thread's part.
-    #[inline(always)]
-    pub(super) unsafe fn at(&self, offset: usize) -> *mut T {
-        debug_assert!(offset < self.len);
-        // SAFETY: the caller's.
-        unsafe { self.start.add(offset) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -361,7 +383,7 @@ mod tests {
     #[test]
     fn a_caller_that_slept_wakes_up() {
         let pool = Pool::new(2);
-        pool.run(|i, _| std::thread::sleep(Duration::from_millis(3 * i as u64)));
+        pool.run(|i, _| std::thread::sleep(Duration::from_millis(1 + 3 * i as u64)));
     }
 
     #[test]

@@ -62,6 +62,18 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// Sum of the lanes in the order of `sum`.
     fn sum_d(self, d: Self::D) -> f64;
 
+    /// Ask for the line at `p` into the second-level cache; any address will do.
+    #[inline(always)]
+    fn prefetch(self, p: *const u8) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: every x86-64 has SSE; a prefetch does not fault.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(p.cast())
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = p;
+    }
+
     /// # Safety
     /// 16 × f32 readable at `p`.
     unsafe fn load(self, p: *const f32) -> Self::F;

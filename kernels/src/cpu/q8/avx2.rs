@@ -69,6 +69,11 @@ unsafe fn eight(
     for b in 0..blocks {
         // SAFETY: b < blocks, so each access lies inside what the caller gave.
         unsafe {
+            // The next 8 rows' 8 · cols bytes follow one another: 256 of them each block.
+            for line in 0..4 {
+                let next = rows[0].wrapping_add((8 * blocks + 8 * b) * BLOCK + line * 64);
+                _mm_prefetch::<_MM_HINT_T1>(next.cast());
+            }
             let xs = _mm256_loadu_si256(x.add(b * BLOCK).cast());
             macro_rules! dot {
                 ($i:literal) => {

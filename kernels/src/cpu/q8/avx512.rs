@@ -4,6 +4,10 @@
 //! One token reads the weights where they lie, 16 rows × 64 bytes at a time, and folds the lanes of 16 sums
 //! together. Several tokens first share the work of transposing the tile into `[cols/4][16 rows][4]`, where a
 //! lane is a row and nothing needs folding.
+//!
+//! Sixteen rows at once are sixteen streams, more than hardware prefetchers follow. So every load of a tile
+//! prefetches a line of the next one, in the order of memory, into the second-level cache: 16 to 18 GB/s per
+//! thread on a Zen 4 that reads 22 at best, against 7 without, and 14 with the same prefetches in bursts.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -13,8 +17,6 @@ use crate::cpu::lanes::Avx512;
 use crate::cpu::matrix::TILE;
 use crate::cpu::scratch;
 
-/// Tokens for which folding costs less than transposing.
-const FOLD_TOKENS: usize = 2;
 /// Bytes per row and step.
 const STEP: usize = 64;
 
@@ -24,10 +26,10 @@ pub(super) fn tiles(_proof: Avx512, job: &Job<'_>, tiles: Range<usize>) {
     scratch::with_lines(blocks * 9, |lines| {
         let (scales, weights) = lines.split_at_mut(blocks);
         let (scales, weights) = (scales.as_mut_ptr().cast(), weights.as_mut_ptr().cast());
-        for t in tiles.clone() {
+        for t in tiles {
             // SAFETY: the proof exists, so the processor has the features; the tile exists; the scratch holds
             // `blocks` lines of scales and 8·blocks of weights.
-            unsafe { tile(job, t, t + 1 < tiles.end, scales, weights) }
+            unsafe { tile(job, t, scales, weights) }
         }
     });
 }
@@ -35,7 +37,7 @@ pub(super) fn tiles(_proof: Avx512, job: &Job<'_>, tiles: Range<usize>) {
 /// # Safety
 /// The features; tile < ⌈rows/16⌉; cols/32 lines at `scales`, cols/4 at `weights`, both aligned to 64.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c")]
-unsafe fn tile(job: &Job<'_>, tile: usize, another: bool, scales: *mut __m512, weights: *mut __m512i) {
+unsafe fn tile(job: &Job<'_>, tile: usize, scales: *mut __m512, weights: *mut __m512i) {
     let cols = job.x.cols();
     let blocks = cols / BLOCK;
     let tokens = job.x.rows();
@@ -47,12 +49,9 @@ unsafe fn tile(job: &Job<'_>, tile: usize, another: bool, scales: *mut __m512, w
         widen_scales(job.scales.as_ptr().add(tile * TILE * blocks * 2), live, blocks, scales);
         let quants = rows.map(|row| job.quants.as_ptr().add(row * cols));
         let out = |token: usize| job.y.at(token * job.rows + tile * TILE);
-        if tokens <= FOLD_TOKENS {
-            for token in 0..tokens {
-                let ahead = (another && token == 0).then_some(tile + 1);
-                let sums = fold(job, token, quants, scales, ahead);
-                _mm512_mask_storeu_ps(out(token), mask, sums);
-            }
+        if tokens == 1 {
+            let sums = fold(job, quants, scales);
+            _mm512_mask_storeu_ps(out(0), mask, sums);
             return;
         }
         transpose_weights(quants, cols, weights);
@@ -82,35 +81,24 @@ unsafe fn tile(job: &Job<'_>, tile: usize, another: bool, scales: *mut __m512, w
     }
 }
 
-/// One token against 16 rows as they lie: the sum of row i in lane i.
+/// The only token against 16 rows as they lie: the sum of row i in lane i.
 ///
 /// # Safety
-/// The features; the token exists; `cols` quants at each of `rows`; cols/32 lines at `scales`.
+/// The features; `cols` quants at each of `rows`; cols/32 lines at `scales`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c")]
-unsafe fn fold(
-    job: &Job<'_>,
-    token: usize,
-    rows: [*const u8; TILE],
-    scales: *const __m512,
-    ahead: Option<usize>,
-) -> __m512 {
+unsafe fn fold(job: &Job<'_>, rows: [*const u8; TILE], scales: *const __m512) -> __m512 {
     let cols = job.x.cols();
     let blocks = cols / BLOCK;
     let flip = _mm512_set1_epi8(-128);
+    let next = rows[0].wrapping_add(TILE * cols);
     let mut acc = _mm512_setzero_ps();
     // SAFETY: a step covers 64 columns below `cols`, the masked last one 32; block b < blocks. A prefetch may
     // name any address.
     unsafe {
-        let x = job.x.quants().as_ptr().add(token * cols);
-        let x_scales = job.x.scales().as_ptr().add(token * blocks);
-        let offsets = job.x.offsets().as_ptr().add(token * blocks);
-        let next = ahead.map(|tile| {
-            (
-                job.quants.as_ptr().wrapping_add(tile * TILE * cols),
-                job.scales.as_ptr().wrapping_add(tile * TILE * blocks * 2),
-            )
-        });
+        let x = job.x.quants().as_ptr();
+        let x_scales = job.x.scales().as_ptr();
+        let offsets = job.x.offsets().as_ptr();
         let add = |acc: __m512, dots: __m512i, b: usize| {
             let dots = _mm512_add_epi32(dots, _mm512_set1_epi32(*offsets.add(b)));
             let scale = _mm512_mul_ps(*scales.add(b), _mm512_set1_ps(*x_scales.add(b)));
@@ -118,17 +106,12 @@ unsafe fn fold(
         };
         for step in 0..blocks / 2 {
             let at = step * STEP;
-            if let Some((quants, scales)) = next {
-                // The tile's 16 · cols bytes follow one another: 1,024 of them each step.
-                for line in 0..TILE {
-                    _mm_prefetch::<_MM_HINT_T0>(quants.wrapping_add(at * TILE + line * 64).cast());
-                }
-                _mm_prefetch::<_MM_HINT_T0>(scales.wrapping_add(at).cast());
-            }
             let xs = _mm512_loadu_si512(x.add(at).cast());
             let zero = _mm512_setzero_si512();
             macro_rules! dot {
                 ($i:expr) => {{
+                    // The next tile's 16 · cols bytes follow one another: 1,024 of them each step.
+                    _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add(at * TILE + $i * 64).cast());
                     let w = _mm512_loadu_si512(rows[$i].add(at).cast());
                     _mm512_dpbusd_epi32(zero, _mm512_xor_si512(w, flip), xs)
                 }};
@@ -223,12 +206,14 @@ unsafe fn columns<const T: usize>(
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn transpose_weights(rows: [*const u8; TILE], cols: usize, out: *mut __m512i) {
     let flip = _mm512_set1_epi8(-128);
+    let next = rows[0].wrapping_add(TILE * cols).cast::<i8>();
     let mut at = 0;
     while at < cols {
         let live = (cols - at).min(STEP);
         let mask = u64::MAX >> (STEP - live);
         let mut w = [flip; TILE];
-        for (w, row) in w.iter_mut().zip(rows) {
+        for (i, (w, row)) in w.iter_mut().zip(rows).enumerate() {
+            _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add(at * TILE + i * 64).cast());
             // SAFETY: `live` bytes at row + at; masked ones are not read.
             *w = _mm512_xor_si512(unsafe { _mm512_maskz_loadu_epi8(mask, row.add(at).cast()) }, flip);
         }
@@ -248,6 +233,10 @@ unsafe fn transpose_weights(rows: [*const u8; TILE], cols: usize, out: *mut __m5
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c")]
 unsafe fn widen_scales(from: *const u8, live: usize, blocks: usize, out: *mut __m512) {
     let row = |i: usize| i.min(live - 1) * blocks * 2;
+    let tile_bytes = TILE * blocks * 2;
+    for line in (0..tile_bytes).step_by(64) {
+        _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(tile_bytes + line).cast());
+    }
     let mut b = 0;
     while b + 16 <= blocks {
         let mut wide = [_mm512_setzero_si512(); TILE];

@@ -4,9 +4,9 @@
 
 use std::ops::Range;
 
+use super::disjoint::Disjoint;
 use super::isa::{Isa, Level};
 use super::matrix::TILE;
-use super::pool::Disjoint;
 
 mod portable;
 mod quantize;

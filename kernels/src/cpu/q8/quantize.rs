@@ -1,9 +1,10 @@
 //! Activations as int8 with a scale per 32.
 
 use super::BLOCK;
+use crate::cpu::disjoint::Disjoint;
 use crate::cpu::isa::{Isa, Kernel};
 use crate::cpu::lanes::{LANES, Simd};
-use crate::cpu::pool::{Disjoint, Pool};
+use crate::cpu::pool::Pool;
 
 /// Quantized rows `[rows][cols]`: per 32 columns `amax = max|x|`, `d = amax/127` (f32, kept as f32),
 /// `q = round(x · (1/d))` to nearest even, |q| <= 127.
