@@ -36,6 +36,11 @@ pub(crate) struct ConvertArgs {
     #[arg(long)]
     no_resume: bool,
 
+    /// Bytes of finished blobs after which they are synced and recorded for resuming. Small enough that little is
+    /// lost to a kill and that the last sync is short, large enough that syncing costs nothing.
+    #[arg(long, hide = true, default_value_t = 256 << 20)]
+    sync_bytes: u64,
+
     /// One JSON document on stdout instead of text.
     #[arg(long)]
     json: bool,
@@ -49,8 +54,9 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<()> {
     let names = Names::new(&args.output, &plan)?;
     names.check(&source, args.force)?;
     let needed = plan.disk_bytes(header_bytes(&source));
+    let free = names.free();
     if !args.json {
-        say(&table(&plan, needed, names.free()))?;
+        say(&table(&plan, needed, free))?;
     }
     names.check_space(needed)?;
     let (summary, resumed) = run(args, &source, &plan, &names)?;
@@ -60,7 +66,7 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<()> {
     let seconds = begin.elapsed().as_secs_f64();
     let read: u64 = plan.shards.iter().map(|s| s.bytes).sum();
     if args.json {
-        let mut doc = json(&plan, needed, names.free());
+        let mut doc = json(&plan, needed, free);
         doc["command"] = "convert".into();
         doc["result"] = value!({
             "output": names.index().display().to_string(),
@@ -94,7 +100,8 @@ fn run(args: &ConvertArgs, source: &Gguf, plan: &Plan, names: &Names) -> Result<
     let outputs = Outputs::open(names, plan, earlier.is_some())?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = args.threads.map_or(cores, usize::from);
-    let job = Job { plan, source, outputs: &outputs, interrupt: &interrupt, threads };
+    let job =
+        Job { plan, source, outputs: &outputs, interrupt: &interrupt, threads, sync_bytes: args.sync_bytes };
     let (mut journal, known) = match earlier {
         None => (Journal::create(&names.journal(), &fingerprint)?, Vec::new()),
         Some((journal, entries)) => {

@@ -91,6 +91,8 @@ impl Fingerprint {
 pub(crate) struct Journal {
     file: File,
     key: String,
+    /// Whether the last line lacks its end.
+    torn: bool,
 }
 
 impl Journal {
@@ -100,7 +102,7 @@ impl Journal {
         let key = fingerprint.line();
         writeln!(file, "{key}")?;
         file.sync_data()?;
-        Ok(Self { file, key })
+        Ok(Self { file, key, torn: false })
     }
 
     /// Opens an earlier run's journal; `None` where there is none.
@@ -124,18 +126,15 @@ impl Journal {
             );
             return Err(Refusal::new(Exit::Input, text));
         }
-        let mut journal = Self { file, key: first.to_string() };
-        let entries = lines.map_while(|line| parse(&journal.key, line)).collect();
-        // A torn line must not swallow the next one.
-        if !text.ends_with('\n') {
-            writeln!(journal.file)?;
-        }
+        let journal = Self { file, key: first.to_string(), torn: !text.ends_with('\n') };
+        let entries = lines.filter_map(|line| parse(&journal.key, line)).collect();
         Ok(Some((journal, entries)))
     }
 
     /// Records blobs whose bytes are on disk.
     pub(crate) fn append<'a>(&mut self, entries: impl Iterator<Item = &'a Entry>) -> std::io::Result<()> {
-        let mut text = String::new();
+        // A torn line must not swallow the next one.
+        let mut text = if std::mem::take(&mut self.torn) { "\n".to_string() } else { String::new() };
         for entry in entries {
             let line = line(entry);
             text.push_str(&format!("{line} {}\n", check(&self.key, &line)));
@@ -162,7 +161,7 @@ fn line(e: &Entry) -> String {
     line
 }
 
-/// One line; `None` ends the reading, since nothing after a damaged line was written by a sound run.
+/// One line; `None` where it is torn or damaged.
 fn parse(key: &str, text: &str) -> Option<Entry> {
     let (body, sum) = text.rsplit_once(' ')?;
     if check(key, body) != sum {

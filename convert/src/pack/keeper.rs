@@ -8,10 +8,7 @@ use gantry_formats::hash::{self, Digest};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// Bytes of finished blobs after which they are put on disk. Small enough that little is lost to a kill and that
-/// the last sync is short, large enough that syncing costs nothing.
-const SYNC_BYTES: u64 = 256 << 20;
-/// The same in time, for slow recipes.
+/// Time after which finished blobs are put on disk however few they are, for slow recipes.
 const SYNC_EVERY: Duration = Duration::from_secs(10);
 
 /// A blob that was packed and hashed.
@@ -44,7 +41,7 @@ pub(super) fn keep(job: Job<'_>, inbox: Receiver<Done>, journal: &mut Journal) -
             Err(RecvTimeoutError::Timeout) => true,
             Err(RecvTimeoutError::Disconnected) => false,
         };
-        let due = pending >= SYNC_BYTES || since.elapsed() >= SYNC_EVERY;
+        let due = pending >= job.sync_bytes || since.elapsed() >= SYNC_EVERY;
         // At the end all is synced anyway, and the journal removed, unless the run was cut short.
         let is_needed = if open { due } else { job.interrupt.is_asked() };
         if is_needed && kept < all.len() {

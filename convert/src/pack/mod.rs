@@ -50,6 +50,8 @@ pub(crate) struct Job<'a> {
     pub(crate) outputs: &'a Outputs,
     pub(crate) interrupt: &'a Interrupt,
     pub(crate) threads: usize,
+    /// Bytes of finished blobs after which they are synced and recorded.
+    pub(crate) sync_bytes: u64,
 }
 
 /// All that packing found out.

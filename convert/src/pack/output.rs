@@ -27,6 +27,10 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 impl Names {
     /// The names for an output at `index`.
     pub(crate) fn new(index: &Path, plan: &Plan) -> Result<Self> {
@@ -34,10 +38,7 @@ impl Names {
         let Some(name) = index.file_name() else {
             return bad(format!("{} is not a file name; give one with -o", index.display()));
         };
-        let folder = match index.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
+        let folder = folder_of(index);
         if !folder.is_dir() {
             return bad(format!("the folder {} does not exist; create it first", folder.display()));
         }
@@ -47,7 +48,7 @@ impl Names {
         let name = name.to_string_lossy();
         let split = if plan.skeleton.split_cards { plan.cards.len() } else { 0 };
         let cards = (0..split).map(|card| index.with_file_name(card_file_name(&name, card))).collect();
-        Ok(Self { index: folder.join(index.file_name().unwrap_or_default()), cards })
+        Ok(Self { index: index.into(), cards })
     }
 
     /// All final names, the index last: it is what makes an output complete.
@@ -75,7 +76,7 @@ impl Names {
     }
 
     fn folder(&self) -> &Path {
-        self.index.parent().unwrap_or(Path::new("."))
+        folder_of(&self.index)
     }
 
     /// Refuses an output that is its own source, and one that exists unless `force` is set.

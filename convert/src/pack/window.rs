@@ -108,3 +108,69 @@ impl Windows {
         out
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Options;
+    use crate::recipe::Recipe;
+    use gantry_formats::block::GgmlType;
+    use gantry_formats::container::Alignment;
+    use gantry_formats::gguf::{DataWriter, Gguf, GgufWriter, Value};
+
+    fn plan() -> Plan {
+        let list: [(&str, &[u64], GgmlType); 6] = [
+            ("blk.0.a.weight", &[32, 33_000], GgmlType::BF16),
+            ("blk.0.ffn_gate_exps.weight", &[32, 3, 50], GgmlType::Q8_0),
+            ("empty", &[0], GgmlType::F32),
+            ("blk.0.ffn_up_exps.weight", &[64, 16_500, 2], GgmlType::Q4_0),
+            ("n", &[7], GgmlType::F32),
+            ("blk.0.b.weight", &[256, 4100], GgmlType::Q4_K),
+        ];
+        let mut writer = GgufWriter::new(3);
+        writer.set("general.architecture", Value::Str(b"none"));
+        for (name, dims, ty) in list {
+            writer.tensor(name, dims, ty).expect("a legal tensor");
+        }
+        let header = writer.finish().expect("a legal header");
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let mut data = DataWriter::new(file.as_file(), &header).expect("written");
+        header.tensors().iter().for_each(|t| data.write(&vec![0; t.bytes as usize]).expect("written"));
+        data.finish().expect("written");
+        let options = Options {
+            recipe: Recipe::built_in("q8").expect("built in"),
+            overrides: Vec::new(),
+            target: "cpu".into(),
+            fuse: true,
+            cards: 1,
+            split_cards: false,
+            alignment: Alignment::default(),
+            allow_incomplete: true,
+            context: None,
+        };
+        Plan::make(&Gguf::open(file.path()).expect("sound"), &options).expect("a plan")
+    }
+
+    #[test]
+    fn every_byte_of_every_tensor_is_in_exactly_one_chunk() {
+        let plan = plan();
+        for size in [512, 4096, 100_000, 1 << 20, 8 << 20] {
+            let windows = Windows::of_size(&plan, size);
+            let mut covered: Vec<u64> = plan.tensors.iter().map(|t| t.start).collect();
+            let mut end = 0;
+            for window in (0..windows.count()).map(|n| windows.get(n)) {
+                assert_eq!(window.start, end);
+                end = window.end;
+                for chunk in windows.chunks(&plan, window) {
+                    assert!((window.start..window.end).contains(&chunk.start));
+                    assert!(chunk.bytes > 0 && chunk.element.is_multiple_of(CHUNK));
+                    assert!(chunk.start + chunk.bytes - window.start <= windows.buffer_bytes() as u64);
+                    assert_eq!(chunk.start, covered[chunk.tensor]);
+                    covered[chunk.tensor] += chunk.bytes;
+                }
+            }
+            assert_eq!(end, plan.shards[0].bytes);
+            assert!(plan.tensors.iter().zip(&covered).all(|(t, &at)| at == t.start + t.bytes));
+        }
+    }
+}

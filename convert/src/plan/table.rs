@@ -1,6 +1,7 @@
 //! The plan for people: at most 80 columns, no colour.
 
 use super::{Plan, TensorPlan};
+use gantry_formats::gguf::display_name;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -54,14 +55,11 @@ pub(crate) fn table(plan: &Plan, needed: u64, free: Option<u64>) -> String {
 
 fn write_table(out: &mut String, plan: &Plan, needed: u64, free: Option<u64>) -> std::fmt::Result {
     let m = &plan.model;
-    let name = m.name.as_deref().map(|n| format!(" \"{}\"", cut(n, 40))).unwrap_or_default();
-    writeln!(
-        out,
-        "model    {}{name}, {} weights in {} tensors",
-        m.architecture,
-        count(m.parameters),
-        plan.tensors.len()
-    )?;
+    let tensors = plan.tensors.len();
+    writeln!(out, "model    {}, {} weights in {tensors} tensors", m.architecture, count(m.parameters))?;
+    if let Some(name) = &m.name {
+        writeln!(out, "name     {}", cut(&display_name(name.as_bytes()), 70))?;
+    }
     if !m.complete {
         writeln!(out, "         incomplete, will be marked as not runnable:")?;
         m.incomplete.iter().try_for_each(|r| writeln!(out, "         - {r}"))?;
@@ -78,12 +76,11 @@ fn write_table(out: &mut String, plan: &Plan, needed: u64, free: Option<u64>) ->
     }
     writeln!(out)?;
     for (i, card) in plan.cards.iter().enumerate() {
-        let kv = match (card.kv_bytes, plan.context) {
-            (Some(kv), Some(n)) => format!(" + {} KV cache (f16, context {n})", size_text(kv)),
-            _ => String::new(),
-        };
-        let layers = card.layers;
-        writeln!(out, "card {i}   {layers} layers, {} weights{kv}", size_text(card.weight_bytes))?;
+        let kv = card.kv_bytes.map(|kv| format!(" + {} KV cache", size_text(kv))).unwrap_or_default();
+        writeln!(out, "card {i:<3} {} layers, {} weights{kv}", card.layers, size_text(card.weight_bytes))?;
+    }
+    if let Some(n) = plan.context.filter(|_| plan.cards.iter().any(|c| c.kv_bytes.is_some())) {
+        writeln!(out, "context  {n}, the KV cache in f16")?;
     }
     let free = free.map(|n| format!(", {} free", size_text(n))).unwrap_or_default();
     writeln!(out, "disk     {} needed{free}", size_text(needed))?;
@@ -112,7 +109,7 @@ fn rows(out: &mut String, plan: &Plan) -> std::fmt::Result {
         let row = &rows[&key];
         let (role, ty, layout, exact, fallback) = key;
         let mark = match (exact, fallback) {
-            (true, true) => "exact (fallback)",
+            (true, true) => "fallback",
             (true, false) => "exact",
             (false, _) => "rounded",
         };
@@ -142,7 +139,7 @@ fn fallbacks(out: &mut String, plan: &Plan) -> std::fmt::Result {
     }
     seen.iter().try_for_each(|((role, reason), (n, first))| {
         let which = if *n == 1 { first.to_string() } else { format!("{role} ({n} tensors, first {first})") };
-        writeln!(out, "fallback: {which} {reason}")
+        writeln!(out, "fallback: {which}\n          {reason}")
     })
 }
 

@@ -1,10 +1,9 @@
 //! What `gantry convert` writes, checked against the source in scalar code.
 
-mod source;
-
+use super::source::*;
 use gantry_formats::block::GgmlType;
 use gantry_formats::container::Container;
-use source::*;
+use gantry_formats::gguf::{Gguf, GgufWriter, Value};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -93,8 +92,8 @@ fn chunks_larger_than_one_window_and_experts_of_odd_sizes() {
         tensor("odd.weight", &[48, 30_001], GgmlType::F32),
         tensor("k.weight", &[256, 5000], GgmlType::Q4_K),
     ];
-    let keys = |w: &mut gantry_formats::gguf::GgufWriter| {
-        w.set("general.architecture", gantry_formats::gguf::Value::Str(b"llama"));
+    let keys = |w: &mut GgufWriter| {
+        w.set("general.architecture", Value::Str(b"llama"));
     };
     write(&room.path("m.gguf"), keys, &tensors, 3);
     let mut files = Vec::new();
@@ -129,8 +128,15 @@ fn cards_in_one_file_and_in_files_of_their_own() {
 fn overrides_change_what_they_name_or_are_refused() {
     let room = Room::new();
     llama(&room.path("m.gguf"), 2, 0, GgmlType::BF16);
-    let c = convert(&room, "m.gguf", "m.gantry", &["--set", "ffn_down=raw.bf16", "--set", "blk.1.attn_k.*=keep"]);
-    let kept: Vec<&str> = c.manifest().source_tensors.iter().filter(|t| t.exact && t.dims.len() > 1).map(|t| t.name.as_str()).collect();
+    let c =
+        convert(&room, "m.gguf", "m.gantry", &["--set", "ffn_down=raw.bf16", "--set", "blk.1.attn_k.*=keep"]);
+    let kept: Vec<&str> = c
+        .manifest()
+        .source_tensors
+        .iter()
+        .filter(|t| t.exact && t.dims.len() > 1)
+        .map(|t| t.name.as_str())
+        .collect();
     assert_eq!(kept, ["blk.0.ffn_down.weight", "blk.1.attn_k.weight", "blk.1.ffn_down.weight"]);
     // A part with another layout cannot be fused.
     assert_eq!(c.manifest().tensors.iter().filter(|t| t.role == "attn_qkv").count(), 1);
@@ -150,8 +156,8 @@ fn overrides_change_what_they_name_or_are_refused() {
 #[test]
 fn rows_that_are_no_multiple_of_a_block_are_kept() {
     let room = Room::new();
-    let keys = |w: &mut gantry_formats::gguf::GgufWriter| {
-        w.set("general.architecture", gantry_formats::gguf::Value::Str(b"other"));
+    let keys = |w: &mut GgufWriter| {
+        w.set("general.architecture", Value::Str(b"other"));
     };
     write(&room.path("m.gguf"), keys, &[tensor("a.weight", &[48, 3], GgmlType::BF16)], 1);
     let c = convert(&room, "m.gguf", "m.gantry", &["--allow-incomplete"]);
@@ -167,7 +173,7 @@ fn rows_that_are_no_multiple_of_a_block_are_kept() {
 fn incomplete_models_are_named() {
     let room = Room::new();
     let mut tensors = llama_tensors(1, 0, GgmlType::F32);
-    tensors.retain(|t| t.name != "blk.0.attn_k.weight");
+    tensors.retain(|t| t.name != b"blk.0.attn_k.weight");
     write(&room.path("m.gguf"), |w| llama_keys(w, 1, 0), &tensors, 1);
     let (m, out) = (room.text("m.gguf"), room.text("x.gantry"));
     refuse(&["convert", &m, "-o", &out], 3, &["blk.0.attn_k.weight", "--allow-incomplete"]);
@@ -215,4 +221,56 @@ fn plan_writes_nothing_and_speaks_json() {
     // 2 layers × 2 heads × (16 + 16) × 2 bytes × 128 positions.
     assert_eq!(json["cards"][0]["kv_bytes"], 2 * 2 * 32 * 2 * 128);
     assert_eq!(room.names(), ["m.gguf"]);
+}
+
+#[test]
+fn split_sets_from_any_shard() {
+    let room = Room::new();
+    let all = llama_tensors(2, 0, GgmlType::BF16);
+    let (head, tail) = all.split_at(9);
+    let total = all.len() as i32;
+    let split = |w: &mut GgufWriter, number| {
+        w.set("split.no", Value::U16(number)).set("split.count", Value::U16(2));
+        w.set("split.tensors.count", Value::I32(total));
+    };
+    let keys = |w: &mut GgufWriter| {
+        llama_keys(w, 2, 0);
+        split(w, 0);
+    };
+    write(&room.path("m-00001-of-00002.gguf"), keys, head, 1);
+    write(&room.path("m-00002-of-00002.gguf"), |w| split(w, 1), tail, 2);
+    let one = convert(&room, "m-00001-of-00002.gguf", "a.gantry", &[]);
+    convert(&room, "m-00002-of-00002.gguf", "b.gantry", &[]);
+    assert!(
+        fs::read(room.path("a.gantry")).expect("written")
+            == fs::read(room.path("b.gantry")).expect("written")
+    );
+    assert_eq!(one.manifest().sources.len(), 2);
+    assert_eq!(one.metadata().shards.len(), 2);
+    let shard = room.text("m-00002-of-00002.gguf");
+    refuse(&["convert", &room.text("m-00001-of-00002.gguf"), "-o", &shard, "--force"], 2, &["source"]);
+}
+
+#[test]
+fn odd_names_and_bytes_between_tensors_travel() {
+    let room = Room::new();
+    let keys = |w: &mut GgufWriter| {
+        w.set("general.architecture", Value::Str(b"llama")).set("general.name", Value::Str(b"caf\xe9"));
+        w.set("general.alignment", Value::U32(256));
+    };
+    let odd = b"blk.0.caf\xe9.weight".to_vec();
+    let list = [tensor(odd, &[32, 2], GgmlType::BF16), tensor("empty", &[0], GgmlType::F32)];
+    write(&room.path("m.gguf"), keys, &list, 1);
+    let source = Gguf::open(&room.path("m.gguf")).expect("sound");
+    let gaps = source.shards()[0].gaps();
+    let file = fs::File::options().write(true).open(room.path("m.gguf")).expect("open");
+    for gap in &gaps {
+        std::os::unix::fs::FileExt::write_all_at(&file, &[0xab, 0xcd], gap.start + 3).expect("written");
+    }
+    let c = convert(&room, "m.gguf", "m.gantry", &["--allow-incomplete"]);
+    let shard = &c.metadata().shards[0];
+    let want: Vec<(u64, Vec<u8>)> = gaps.iter().map(|g| (g.start + 3, vec![0xab, 0xcd])).collect();
+    assert_eq!((&shard.residues, &shard.header), (&want, &source.header().raw().to_vec()));
+    assert_eq!(c.manifest().source_tensors[0].name, "blk.0.caf\\xe9.weight");
+    assert!(c.manifest().warnings[0].contains("general.name"));
 }

@@ -13,12 +13,12 @@ use std::process::{Command, Output};
 
 /// A tensor of a test model.
 pub(crate) struct Tensor {
-    pub(crate) name: String,
+    pub(crate) name: Vec<u8>,
     pub(crate) dims: Vec<u64>,
     pub(crate) ty: GgmlType,
 }
 
-pub(crate) fn tensor(name: &str, dims: &[u64], ty: GgmlType) -> Tensor {
+pub(crate) fn tensor(name: impl Into<Vec<u8>>, dims: &[u64], ty: GgmlType) -> Tensor {
     Tensor { name: name.into(), dims: dims.into(), ty }
 }
 
@@ -86,7 +86,8 @@ pub(crate) fn llama_keys(writer: &mut GgufWriter, layers: u32, experts: u32) {
 pub(crate) fn llama_tensors(layers: u32, experts: u64, ty: GgmlType) -> Vec<Tensor> {
     let mut out = vec![tensor("token_embd.weight", &[64, 100], ty)];
     for n in 0..layers {
-        let mut add = |name: &str, dims: &[u64], ty| out.push(tensor(&format!("blk.{n}.{name}.weight"), dims, ty));
+        let mut add =
+            |name: &str, dims: &[u64], ty| out.push(tensor(format!("blk.{n}.{name}.weight"), dims, ty));
         add("attn_norm", &[64], GgmlType::F32);
         add("attn_q", &[64, 64], ty);
         add("attn_k", &[64, 32], ty);
@@ -116,7 +117,8 @@ pub(crate) fn write(path: &Path, keys: impl FnOnce(&mut GgufWriter), tensors: &[
         writer.tensor(&t.name, &t.dims, t.ty).expect("a legal tensor");
     }
     let header = writer.finish().expect("a legal header");
-    let mut data = DataWriter::new(BufWriter::new(File::create(path).expect("create")), &header).expect("write");
+    let mut data =
+        DataWriter::new(BufWriter::new(File::create(path).expect("create")), &header).expect("write");
     let mut random = Random(seed);
     for t in tensors {
         data.write(&values(&mut random, t.ty, t.dims.iter().product())).expect("write");
@@ -189,7 +191,10 @@ pub(crate) fn check(container: &Path, source: &Path) {
         .collect();
     assert_eq!(m.source_tensors.len(), tensors.len());
     for ((s, bytes), t) in m.source_tensors.iter().zip(&tensors).zip(source.tensors()) {
-        assert_eq!((s.name.as_str(), s.ty, s.dims.as_slice()), (&*display_name(t.info.name()), t.info.ty, t.info.dims()));
+        assert_eq!(
+            (s.name.as_str(), s.ty, s.dims.as_slice()),
+            (&*display_name(t.info.name()), t.info.ty, t.info.dims())
+        );
         assert_eq!(s.blake3, hash::hex(&hash::hash(bytes)), "{}", s.name);
     }
     let read = |card: u32, at: u64, n: u64| {
@@ -214,7 +219,13 @@ pub(crate) fn check(container: &Path, source: &Path) {
 }
 
 /// What a stored matrix must be, from the source and the scalar truths.
-fn matrix(layout: Layout, parts: &[Part], tensors: &[Vec<u8>], source: &Gguf, expert: Option<u32>) -> Vec<u8> {
+fn matrix(
+    layout: Layout,
+    parts: &[Part],
+    tensors: &[Vec<u8>],
+    source: &Gguf,
+    expert: Option<u32>,
+) -> Vec<u8> {
     let (mut quants, mut scales, mut raw) = (Vec::new(), Vec::new(), Vec::new());
     for part in parts {
         let t = source.tensor(part.source as usize).expect("a source tensor");

@@ -1,0 +1,5 @@
+//! `gantry plan` and `gantry convert` as a user runs them.
+
+mod convert;
+mod resume;
+mod source;
