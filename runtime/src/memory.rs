@@ -101,7 +101,12 @@ fn mib(bytes: u64) -> String {
 
 /// Compares needs by card, all in the memory of this machine, with what is free. `cache_per_position` says how
 /// much a shorter context saves.
-pub fn check(need: &[Need], free: Free, context: usize, cache_per_position: u64) -> Result<(), Box<Shortage>> {
+pub fn check(
+    need: &[Need],
+    free: Free,
+    context: usize,
+    cache_per_position: u64,
+) -> Result<(), Box<Shortage>> {
     let total = need.iter().fold(0u64, |n, c| n.saturating_add(c.total()));
     if total <= free.bytes {
         return Ok(());

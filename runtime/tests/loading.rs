@@ -186,7 +186,8 @@ fn a_layout_without_a_kernel_is_refused_before_weights_are_read() {
 fn too_little_memory_is_a_table_and_says_what_fits() {
     let dir = tempfile::tempdir().unwrap();
     let path = write(dir.path(), Config { vocab: 600, ..small() }, &How::default());
-    let roomy = load(&path, &ModelOptions { context: Some(100), batch: 1, ..ModelOptions::default() }).unwrap();
+    let roomy =
+        load(&path, &ModelOptions { context: Some(100), batch: 1, ..ModelOptions::default() }).unwrap();
     let need = roomy.need()[0];
     assert_eq!(need.cache, 100 * 2 * 16 * 4);
     let options = |limit| ModelOptions {

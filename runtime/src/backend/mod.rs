@@ -73,7 +73,13 @@ pub trait Executable: Send + Sync {
 pub trait State: Send {
     /// Runs `tokens`, the first at position `start`; everything before it is in the cache. `sink` gets rows of
     /// logits in order, several at a time.
-    fn run(&mut self, tokens: &[u32], start: usize, wanted: Wanted, sink: &mut dyn FnMut(&[f32])) -> Result<()>;
+    fn run(
+        &mut self,
+        tokens: &[u32],
+        start: usize,
+        wanted: Wanted,
+        sink: &mut dyn FnMut(&[f32]),
+    ) -> Result<()>;
     /// The last row of logits that was computed; empty before there is one.
     fn logits(&self) -> &[f32];
 }

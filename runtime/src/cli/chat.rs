@@ -7,7 +7,7 @@ use super::signals::Signals;
 use gantry_formats::exit::Exit;
 use gantry_runtime::Session;
 use gantry_runtime::sample::Sampler;
-use gantry_runtime::text::{chat::ChatOptions, Message};
+use gantry_runtime::text::{Message, chat::ChatOptions};
 use std::io::{BufRead, IsTerminal, Write};
 
 /// `gantry-run chat FILE`: a line of input is a turn; an empty line or the end of input ends it.

@@ -27,7 +27,13 @@ impl Speed {
 
 impl std::fmt::Display for Speed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} tokens in {:.3} s ({:.1} tok/s)", self.tokens, self.time.as_secs_f64(), self.per_second())
+        write!(
+            f,
+            "{} tokens in {:.3} s ({:.1} tok/s)",
+            self.tokens,
+            self.time.as_secs_f64(),
+            self.per_second()
+        )
     }
 }
 

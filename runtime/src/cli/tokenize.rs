@@ -11,8 +11,7 @@ use std::io::Write;
 pub(crate) fn run(args: &Tokenize) -> anyhow::Result<Exit> {
     let container = opened::container(&args.model)?;
     let text = Text::of(&container)?;
-    let options =
-        EncodeOptions { add_special: !args.no_special, parse_special: !args.no_parse_special };
+    let options = EncodeOptions { add_special: !args.no_special, parse_special: !args.no_parse_special };
     let ids = text.tokenizer.encode(&opened::text_or_stdin(&args.prompt)?, options);
     let mut out = std::io::stdout().lock();
     let piece = |id: u32| String::from_utf8_lossy(text.tokenizer.piece(id, true)).into_owned();

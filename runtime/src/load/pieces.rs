@@ -34,9 +34,10 @@ pub(super) fn cut(container: &Container, card: usize) -> Vec<Piece> {
     }
     piece.range.end = end;
     // Alignment can leave more padding than one read should take, behind the last stretch of a sparse segment.
-    let mut at = piece.stretches.last().map_or(piece.range.start, |s| {
-        container.table().blobs()[s.blob].offset + s.offset + s.bytes
-    });
+    let mut at = piece
+        .stretches
+        .last()
+        .map_or(piece.range.start, |s| container.table().blobs()[s.blob].offset + s.offset + s.bytes);
     while end - at > 2 * PIECE {
         piece.range.end = at + PIECE;
         at = piece.range.end;

@@ -17,6 +17,10 @@ use std::sync::Arc;
 /// Context that is used where neither the caller nor the model asks for less.
 const DEFAULT_CONTEXT: usize = 4096;
 
+/// Tokens that are computed together by default. On two Zen 4 cores 64 to 128 were the fastest (a prompt of 512:
+/// 1480 tokens/s, 1320 with batches of 512): the working memory of such a batch stays in the cache.
+pub const DEFAULT_BATCH: usize = 128;
+
 /// How a model is loaded, and what its sessions may use.
 #[derive(Clone, Debug)]
 pub struct ModelOptions {
@@ -40,7 +44,7 @@ impl Default for ModelOptions {
             load: LoadMode::default(),
             verify: Verify::default(),
             context: None,
-            batch: 512,
+            batch: DEFAULT_BATCH,
             kv: KvType::default(),
             memory_limit: None,
         }
@@ -172,7 +176,9 @@ fn architecture(hparams: &Hparams, packed_as: &str) -> Result<&'static Architect
     let refuse = |what: String| Err(RuntimeError::Incompatible(what));
     let runs = || arch::ARCHITECTURES.iter().filter(|a| a.runs_dense).map(|a| a.name).collect::<Vec<_>>();
     match arch::find(name) {
-        None => refuse(format!("architecture {name:?} is unknown to this program; it runs {}", runs().join(", "))),
+        None => {
+            refuse(format!("architecture {name:?} is unknown to this program; it runs {}", runs().join(", ")))
+        }
         Some(_) if hparams.experts > 0 => {
             refuse(format!("this program does not run {name} with experts ({} of them) yet", hparams.experts))
         }
@@ -225,12 +231,8 @@ fn settings(program: &Program, options: &ModelOptions) -> Result<Settings> {
 }
 
 fn need(container: &Container, program: &Program, device: &Device, settings: &Settings) -> Vec<Need> {
-    let mut need: Vec<Need> = container
-        .header()
-        .cards
-        .iter()
-        .map(|card| Need { weights: card.bytes, ..Need::default() })
-        .collect();
+    let mut need: Vec<Need> =
+        container.header().cards.iter().map(|card| Need { weights: card.bytes, ..Need::default() }).collect();
     // All cards of a container lie in this machine's memory; one of them carries what a session adds.
     if let Some(first) = need.first_mut() {
         let per_position = device.backend().cache_bytes(program, settings.kv);

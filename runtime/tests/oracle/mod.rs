@@ -115,7 +115,8 @@ impl Model {
         let mut shapes: Vec<(String, Vec<usize>)> = vec![("token_embd.weight".into(), vec![c.embd, c.vocab])];
         let (q, kv) = (c.heads * c.head, c.kv * c.head);
         for l in 0..c.layers {
-            let mut add = |name: &str, dims: &[usize]| shapes.push((format!("blk.{l}.{name}"), dims.to_vec()));
+            let mut add =
+                |name: &str, dims: &[usize]| shapes.push((format!("blk.{l}.{name}"), dims.to_vec()));
             add("attn_norm.weight", &[c.embd]);
             add("attn_q.weight", &[c.embd, q]);
             add("attn_k.weight", &[c.embd, kv]);
@@ -239,7 +240,8 @@ impl Model {
                 Scaling::None => (),
                 Scaling::Linear(factor) => step /= factor,
                 Scaling::Yarn { factor, original, attn } => {
-                    let dim = |beta: f64| n * (original as f64 / (beta * 2.0 * PI)).ln() / (2.0 * c.base.ln());
+                    let dim =
+                        |beta: f64| n * (original as f64 / (beta * 2.0 * PI)).ln() / (2.0 * c.base.ln());
                     let (low, high) = (dim(32.0).floor().max(0.0), dim(1.0).ceil().min(n - 1.0));
                     let ramp = 1.0 - ((j as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
                     step = step / factor * (1.0 - ramp) + step * ramp;

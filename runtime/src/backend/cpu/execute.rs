@@ -72,7 +72,13 @@ struct Walker {
 }
 
 impl State for Walker {
-    fn run(&mut self, tokens: &[u32], start: usize, wanted: Wanted, sink: &mut dyn FnMut(&[f32])) -> Result<()> {
+    fn run(
+        &mut self,
+        tokens: &[u32],
+        start: usize,
+        wanted: Wanted,
+        sink: &mut dyn FnMut(&[f32]),
+    ) -> Result<()> {
         let loaded = Arc::clone(&self.loaded);
         let program = &loaded.program;
         self.positions.clear();

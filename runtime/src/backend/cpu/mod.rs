@@ -126,7 +126,8 @@ fn view<'a>(arenas: &'a [Arena], kind: StepKind, matrix: &Matrix) -> Result<Matr
         arenas.get(matrix.card)?.bytes().get(matrix.offset..end)
     });
     let bytes = bytes.ok_or_else(|| bad("it lies outside its arena".into()))?;
-    let view = reader(matrix.layout, matrix.stored_rows, matrix.cols, bytes).map_err(|e| bad(e.to_string()))?;
+    let view =
+        reader(matrix.layout, matrix.stored_rows, matrix.cols, bytes).map_err(|e| bad(e.to_string()))?;
     Ok(if matrix.rows == (0..matrix.stored_rows) { view } else { view.row_range(matrix.rows.clone()) })
 }
 
