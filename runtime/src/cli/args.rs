@@ -48,7 +48,7 @@ pub(crate) struct Generate {
     #[arg(value_name = "FILE", required = true)]
     pub(crate) model: Option<PathBuf>,
     /// What to write on from; `-` reads standard input.
-    #[arg(short, long, value_name = "TEXT", required = true)]
+    #[arg(short, long, value_name = "TEXT", required = true, allow_hyphen_values = true)]
     pub(crate) prompt: Option<String>,
     /// Most tokens to write; without it, until the model ends or the context is full.
     #[arg(short = 'n', long, value_name = "N")]
@@ -57,7 +57,7 @@ pub(crate) struct Generate {
     #[arg(long)]
     pub(crate) chat: bool,
     /// A system message before it.
-    #[arg(long, value_name = "TEXT", requires = "chat")]
+    #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true)]
     pub(crate) system: Option<String>,
     /// Goes on where the model ends its text.
     #[arg(long)]
@@ -77,7 +77,7 @@ pub(crate) struct Chat {
     #[arg(value_name = "FILE")]
     pub(crate) model: PathBuf,
     /// A system message.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) system: Option<String>,
     /// Most tokens in one answer.
     #[arg(short = 'n', long, value_name = "N")]
@@ -97,7 +97,7 @@ pub(crate) struct Logits {
     #[arg(long, value_name = "IDS", value_delimiter = ',', required_unless_present = "prompt")]
     pub(crate) tokens: Vec<u32>,
     /// A text instead of token ids.
-    #[arg(short, long, value_name = "TEXT", conflicts_with = "tokens")]
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "tokens", allow_hyphen_values = true)]
     pub(crate) prompt: Option<String>,
     /// Where to write: positions × vocabulary, little-endian f32.
     #[arg(long, value_name = "LOGITS.f32")]
@@ -112,7 +112,7 @@ pub(crate) struct Tokenize {
     #[arg(value_name = "FILE")]
     pub(crate) model: PathBuf,
     /// The text; `-` reads standard input.
-    #[arg(short, long, value_name = "TEXT")]
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) prompt: String,
     /// Adds no BOS or EOS.
     #[arg(long)]
@@ -225,7 +225,7 @@ pub(crate) struct Load {
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,
     /// Most tokens computed together; results do not depend on it.
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(long, value_name = "N", default_value_t = gantry_runtime::model::DEFAULT_BATCH)]
     pub(crate) batch: usize,
     /// How keys and values are kept.
     #[arg(long, value_enum, default_value_t = Kv::F32)]

@@ -127,6 +127,9 @@ impl Writing<'_> {
     }
 }
 
+/// Tokens of a prompt after which signals are looked at.
+const BETWEEN_SIGNALS: usize = 512;
+
 /// Takes the prompt in batches and looks for signals in between.
 fn prefill(session: &mut Session, prompt: &[u32], signals: &Signals) -> anyhow::Result<Option<Exit>> {
     let left = session.left();
@@ -134,7 +137,7 @@ fn prefill(session: &mut Session, prompt: &[u32], signals: &Signals) -> anyhow::
         // Refused as a whole, before its first batch.
         session.prefill(prompt)?;
     }
-    for part in prompt.chunks(512) {
+    for part in prompt.chunks(BETWEEN_SIGNALS) {
         if let Some(exit) = signals.stopped() {
             return Ok(Some(exit));
         }
@@ -160,6 +163,8 @@ pub(crate) fn run(args: &Generate) -> anyhow::Result<Exit> {
     };
     anyhow::ensure!(!ids.is_empty(), "the prompt has no tokens; give some text");
     let model = opened::load(&container, &args.load)?;
+    // The index is not needed any more; a small model's is a noticeable part of it.
+    drop(container);
     let mut session = model.session()?;
     let signals = Signals::new()?;
     let writing = Writing {

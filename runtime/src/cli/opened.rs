@@ -5,7 +5,7 @@ use super::failure::Refusal;
 use anyhow::Context;
 use gantry_formats::exit::Exit;
 use gantry_formats::gguf::Header;
-use gantry_runtime::text::{ChatTemplate, Tokenizer, Vocab};
+use gantry_runtime::text::{ChatTemplate, TextError, Tokenizer};
 use gantry_runtime::{Container, Device, Model, model, vocab};
 use std::io::Read;
 use std::path::Path;
@@ -35,8 +35,9 @@ pub(crate) fn load(container: &Container, load: &Load) -> anyhow::Result<Model> 
 
 /// The text side of a container.
 pub(crate) struct Text {
-    vocab: Vocab,
     pub(crate) tokenizer: Tokenizer,
+    /// What the template needs of the vocabulary, without the tokens.
+    chat: (Option<String>, String, String),
 }
 
 impl Text {
@@ -48,12 +49,19 @@ impl Text {
         for warning in tokenizer.warnings() {
             eprintln!("note: {warning}");
         }
-        Ok(Self { vocab, tokenizer })
+        let text = |id: Option<u32>| {
+            id.and_then(|id| vocab.text(id))
+                .map(|t| String::from_utf8_lossy(t).into_owned())
+                .unwrap_or_default()
+        };
+        let chat = (vocab.chat_template.clone(), text(vocab.bos), text(vocab.eos));
+        Ok(Self { tokenizer, chat })
     }
 
     /// The chat template.
     pub(crate) fn template(&self) -> anyhow::Result<ChatTemplate> {
-        Ok(ChatTemplate::from_vocab(&self.vocab)?)
+        let (source, bos, eos) = &self.chat;
+        Ok(ChatTemplate::new(source.as_deref().ok_or(TextError::NoChatTemplate)?, bos, eos)?)
     }
 }
 

@@ -1,5 +1,5 @@
 //! Packs containers for tests, without `gantry`: what the loader needs, written by hand.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part of it")]
 
 use gantry_formats::block::GgmlType;
 use gantry_formats::container::{
@@ -85,9 +85,8 @@ fn group(tensors: &[Tensor], fuse: bool) -> Vec<Stored> {
     }
     for stored in &mut out {
         // q before k before v, gate before up, whatever the file's order.
-        let order = |base: &str| {
-            ["attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"].iter().position(|b| *b == base)
-        };
+        let order =
+            |base: &str| ["attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"].iter().position(|b| *b == base);
         stored.sources.sort_by_key(|&i| order(Role::of(&tensors[i].name, 2).base));
     }
     out
@@ -204,8 +203,7 @@ pub fn pack(dir: &Path, header: &Header, tensors: &[Tensor], how: &How) -> PathB
         data_offset: header.data_offset(),
         residues: Vec::new(),
     };
-    let done =
-        container::finish(&skeleton, &manifest, &Metadata { shards: vec![shard] }, &table).unwrap();
+    let done = container::finish(&skeleton, &manifest, &Metadata { shards: vec![shard] }, &table).unwrap();
     let mut file = vec![0; skeleton.tail_offset as usize];
     let page = done.header.to_bytes();
     file[..page.len()].copy_from_slice(&page);

@@ -1,0 +1,205 @@
+//! The program `gantry-run`: output, exit codes, signals, pipes.
+#![cfg(feature = "cli")]
+#![allow(missing_docs)]
+
+mod oracle;
+mod packing;
+
+use assert_cmd::Command;
+use oracle::Config;
+use packing::How;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+fn config() -> Config {
+    Config { vocab: 300, tokenizer: true, ..Config::default() }
+}
+
+fn model(dir: &Path) -> PathBuf {
+    let model = oracle::Model::random(config(), 21);
+    packing::pack(dir, &model.header, &model.tensors, &How::default())
+}
+
+fn gantry_run() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gantry-run"));
+    command.timeout(Duration::from_secs(60));
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn text_goes_to_stdout_and_timings_to_stderr() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = model(dir.path());
+    let run = |extra: &[&str]| {
+        let mut command = gantry_run();
+        command.arg(&path).args(["-p", "hello", "-n", "12", "--greedy", "--ignore-eos"]).args(extra);
+        command.assert().success().get_output().clone()
+    };
+    let plain = run(&[]);
+    let stderr = text(&plain.stderr);
+    for part in ["load:", "GB/s", "every byte verified", "prompt: 7 tokens", "decode: 11 tokens", "tok/s"] {
+        assert!(stderr.contains(part), "{part:?} in {stderr}");
+    }
+    let document: serde_json::Value = serde_json::from_slice(&run(&["--json"]).stdout).unwrap();
+    assert_eq!(document["tokens"].as_array().unwrap().len(), 12);
+    assert_eq!(document["prompt_tokens"].as_array().unwrap().len(), 7);
+    assert_eq!(document["end"], "length");
+    assert_eq!(document["load"]["verified"], "full");
+    assert_eq!(text(&plain.stdout), format!("{}\n", document["text"].as_str().unwrap()));
+    assert_eq!(run(&["--load", "map", "--threads", "1"]).stdout, plain.stdout);
+}
+
+#[test]
+fn a_seed_gives_the_same_text_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = model(dir.path());
+    let run = |seed: &str| {
+        let args = ["-p", "ab", "-n", "40", "--temp", "2", "--ignore-eos", "--json", "--seed", seed];
+        let output = gantry_run().arg(&path).args(args).assert().success().get_output().stdout.clone();
+        serde_json::from_slice::<serde_json::Value>(&output).unwrap()["tokens"].clone()
+    };
+    assert_eq!(run("5"), run("5"));
+    assert_ne!(run("5"), run("6"));
+}
+
+#[test]
+fn logits_are_every_position_little_endian() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = model(dir.path());
+    let run = |extra: &[&str]| {
+        let out = dir.path().join("l.f32");
+        gantry_run().arg("logits").arg(&path).args(extra).arg("--out").arg(&out).assert().success();
+        std::fs::read(out).unwrap()
+    };
+    let batch = run(&["--tokens", "1,263,264,265"]);
+    assert_eq!(batch.len(), 4 * 300 * 4);
+    assert_eq!(run(&["--tokens", "1,263,264,265", "--batch", "1"]), batch);
+    let values: Vec<f32> = batch.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    let want = oracle::Model::random(config(), 21).logits(&[1, 263, 264, 265]);
+    assert!(oracle::nmse(&values, &want) < 1e-11);
+    assert!(!run(&["-p", "abc"]).is_empty());
+}
+
+#[test]
+fn tokenize_shows_ids() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = model(dir.path());
+    let output = gantry_run().arg("tokenize").arg(&path).args(["-p", "abc", "--json"]).assert().success();
+    let document: serde_json::Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    assert_eq!(document["ids"], serde_json::json!([1, 259, 260, 261, 262]));
+    let output =
+        gantry_run().arg("tokenize").arg(&path).args(["-p", "abc", "--no-special"]).assert().success();
+    assert_eq!(text(&output.get_output().stdout).lines().count(), 4);
+}
+
+#[test]
+fn perplexity_bench_devices_and_completions_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = model(dir.path());
+    let document = dir.path().join("t.txt");
+    std::fs::write(&document, "the quick brown fox ".repeat(10)).unwrap();
+    let args = ["-c", "32", "--json"];
+    let output = gantry_run().arg("perplexity").arg(&path).arg("--text").arg(&document).args(args).assert();
+    let answer: serde_json::Value = serde_json::from_slice(&output.success().get_output().stdout).unwrap();
+    // 200 letters and BOS make 6 chunks of 32, 15 tokens of each scored.
+    assert_eq!((&answer["chunks"], &answer["scored"]), (&6.into(), &90.into()));
+    assert!(answer["perplexity"].as_f64().unwrap() > 1.0);
+    let short = gantry_run().arg("perplexity").arg(&path).arg("--text").arg(&document).assert();
+    assert!(text(&short.code(2).get_output().stderr).contains("two whole contexts"));
+
+    let args = ["-p", "8", "-n", "4", "-r", "2", "--json"];
+    let output = gantry_run().arg("bench").arg(&path).args(args).assert().success();
+    let answer: serde_json::Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    assert!(answer["decode"]["tokens_per_second"].as_f64().unwrap() > 0.0);
+    let devices = gantry_run().arg("devices").assert().success().get_output().stdout.clone();
+    assert!(text(&devices).starts_with("cpu"));
+    gantry_run().args(["completions", "bash"]).assert().success();
+}
+
+#[test]
+fn faults_leave_with_their_codes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = model(dir.path());
+    let code = |args: &[&str], code: i32, part: &str| {
+        let output = gantry_run().args(args).assert().code(code).get_output().clone();
+        assert!(text(&output.stderr).contains(part), "{part:?} in {}", text(&output.stderr));
+        assert!(output.stdout.is_empty());
+    };
+    let m = path.to_str().unwrap();
+    code(&[], 2, "Usage");
+    code(&[m, "-p", "a", "--temp=-1"], 2, "temp");
+    code(&[m, "-p", "a", "--threads", "0"], 2, "threads");
+    code(&[m, "-p", "abcdef", "-c", "3"], 2, "context is full");
+    code(&["logits", m, "--tokens", "300", "--out", "/dev/null"], 2, "token 300");
+    code(&["/no/such/file", "-p", "a"], 3, "No such file");
+    code(&[m, "-p", "a", "--memory-limit", "1KiB"], 6, "short by");
+    code(&["chat", m], 5, "no chat template");
+    let gguf = dir.path().join("x.gguf");
+    std::fs::write(&gguf, b"GGUF\x03\0\0\0").unwrap();
+    code(&[gguf.to_str().unwrap(), "-p", "a"], 3, "gantry convert");
+
+    let card = gantry_runtime::Container::open(&path).unwrap().header().cards[0];
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[card.offset as usize + 5] ^= 4;
+    let bad = dir.path().join("bad.gantry");
+    std::fs::write(&bad, bytes).unwrap();
+    code(&[bad.to_str().unwrap(), "-p", "a"], 4, "card 0, token_embd.weight, block 0");
+    code(&[bad.to_str().unwrap(), "-p", "a", "--load", "map"], 4, "token_embd.weight");
+}
+
+#[test]
+fn a_container_without_a_tokenizer_says_so_and_still_takes_ids() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = oracle::Model::random(Config::default(), 2);
+    let path = packing::pack(dir.path(), &model.header, &model.tensors, &How::default());
+    let output = gantry_run().arg(&path).args(["-p", "a"]).assert().code(5).get_output().clone();
+    assert!(text(&output.stderr).contains("container has no tokenizer"));
+    let args = ["--tokens", "1,2", "--out", "/dev/null"];
+    gantry_run().arg("logits").arg(&path).args(args).assert().success();
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = endless(&model(dir.path()));
+    let mut first = [0];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn signals_end_the_text_cleanly() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = model(dir.path());
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let mut child = endless(&path);
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.fill_buf().unwrap();
+        let id = child.id().to_string();
+        assert!(std::process::Command::new("kill").args([signal, &id]).status().unwrap().success());
+        let mut rest = Vec::new();
+        out.read_to_end(&mut rest).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(code));
+        assert!(rest.ends_with(b"\n"), "the text ends with its line");
+        let mut timings = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut timings).unwrap();
+        assert!(timings.contains("decode:"), "{timings}");
+    }
+}
+
+/// Writes for long enough to be interrupted.
+fn endless(path: &Path) -> Child {
+    std::process::Command::new(env!("CARGO_BIN_EXE_gantry-run"))
+        .arg(path)
+        .args(["-p", "a", "--ignore-eos", "--temp", "3", "-c", "200000", "-t", "1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
