@@ -43,20 +43,14 @@ impl Opened {
             Ok(Self::Gguf(Box::new(Gguf::open(path)?)))
         }
     }
-}
 
-/// The GGUF headers of a container's source.
-///
-/// # Errors
-/// Where the metadata section holds something else.
-pub(crate) fn headers(container: &Container) -> anyhow::Result<Vec<Header>> {
-    let shards = container.metadata().shards.iter().zip(&container.manifest().sources);
-    let parse = |(shard, source): (&gantry_formats::container::ShardHeader, _)| {
-        let source: &gantry_formats::container::Source = source;
-        let name = format!("metadata section, {}", source.file);
-        Ok(Header::parse(shard.header.clone(), shard.file_bytes, &name)?)
-    };
-    shards.map(parse).collect()
+    /// The GGUF headers, one for each shard: of a container, those of its source.
+    pub(crate) fn headers(&self) -> Vec<&Header> {
+        match self {
+            Self::Container(container) => container.gguf_headers().iter().collect(),
+            Self::Gguf(gguf) => gguf.shards().iter().map(|s| s.header()).collect(),
+        }
+    }
 }
 
 /// The tensors of a model, in the order of the source.

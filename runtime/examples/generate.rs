@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (path, prompt) = (args.next().ok_or("no container")?, args.next().ok_or("no prompt")?);
 
     let container = Container::open(path.as_ref())?;
-    let tokenizer = Tokenizer::new(&vocab(&model::header(&container)?)?)?;
+    let tokenizer = Tokenizer::new(&vocab(model::header(&container))?)?;
     let model = Model::load(&container, &Device::cpu(None)?, &ModelOptions::default())?;
     eprintln!("{}", model.load_report());
 

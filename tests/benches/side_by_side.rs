@@ -67,7 +67,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 /// Times A and B in turn, after one warm-up of each, and prints a row: ratio = rate of A / rate of B.
 fn pair(what: &str, names: [&str; 2], goal: f64, mut a: impl FnMut() -> f64, mut b: impl FnMut() -> f64) {
-    (a(), b());
+    a();
+    b();
     let (mut left, mut right) = (Vec::new(), Vec::new());
     for _ in 0..PASSES {
         left.push(a());

@@ -22,7 +22,7 @@ const SPLIT: [&[u8]; 3] = [b"split.no", b"split.count", b"split.tensors.count"];
 const WIDTH: usize = 60;
 
 /// Keys that only one side has or whose type or bytes differ, in order of key.
-pub(super) fn compare(a: &[Header], b: &[Header]) -> Vec<Change> {
+pub(super) fn compare(a: &[&Header], b: &[&Header]) -> Vec<Change> {
     let (a, b) = (keys(a), keys(b));
     let mut out = Vec::new();
     for (key, x) in &a {
@@ -41,8 +41,8 @@ pub(super) fn compare(a: &[Header], b: &[Header]) -> Vec<Change> {
     out
 }
 
-fn keys(headers: &[Header]) -> BTreeMap<&[u8], Entry<'_>> {
-    let entries = headers.first().into_iter().flat_map(Header::entries);
+fn keys<'a>(headers: &[&'a Header]) -> BTreeMap<&'a [u8], Entry<'a>> {
+    let entries = headers.first().into_iter().flat_map(|h| h.entries());
     entries.filter(|e| !SPLIT.contains(&e.key)).map(|e| (e.key, e)).collect()
 }
 

@@ -6,11 +6,10 @@ mod tensors;
 #[cfg(test)]
 mod tests;
 
-use crate::weights::{Opened, Weights, headers};
+use crate::weights::{Opened, Weights};
 use crate::{output, parallel};
 use clap::Args;
 use gantry_formats::exit::Exit;
-use gantry_formats::gguf::Header;
 use report::Report;
 use std::path::{Path, PathBuf};
 
@@ -57,17 +56,10 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
 /// Where one of them cannot be read.
 fn compare(a: &Path, b: &Path, values: bool, threads: usize) -> anyhow::Result<Report> {
     let (opened_a, opened_b) = (Opened::open(a)?, Opened::open(b)?);
-    let (headers_a, headers_b) = (own_headers(&opened_a)?, own_headers(&opened_b)?);
+    let (headers_a, headers_b) = (opened_a.headers(), opened_b.headers());
     let metadata = metadata::compare(&headers_a, &headers_b);
     let packing = metadata::packing(&opened_a, &opened_b);
     let (weights_a, weights_b) = (Weights::new(&opened_a), Weights::new(&opened_b));
     let tensors = tensors::compare(&weights_a, &weights_b, values, threads)?;
     Ok(Report::new([a, b].map(crate::weights::file_name), metadata, packing, tensors, values))
-}
-
-fn own_headers(opened: &Opened) -> anyhow::Result<Vec<Header>> {
-    match opened {
-        Opened::Container(container) => headers(container),
-        Opened::Gguf(gguf) => Ok(gguf.shards().iter().map(|s| s.header().clone()).collect()),
-    }
 }

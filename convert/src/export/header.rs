@@ -2,7 +2,6 @@
 
 use crate::failure::Refusal;
 use crate::unpack::Unpacker;
-use crate::weights::headers;
 use gantry_formats::block::GgmlType;
 use gantry_formats::exit::Exit;
 use gantry_formats::gguf::{GgufWriter, Header, Value};
@@ -52,21 +51,14 @@ pub(super) fn plan<'c>(unpacker: &Unpacker<'c>) -> anyhow::Result<Vec<ShardPlan<
     let mut plans = Vec::new();
     let mut next = 0;
     let any_changed = types.iter().zip(&manifest.source_tensors).any(|(ty, t)| *ty != t.ty);
-    for (shard, (kept, header)) in container.metadata().shards.iter().zip(headers(container)?).enumerate() {
+    for (shard, (kept, header)) in
+        container.metadata().shards.iter().zip(container.gguf_headers()).enumerate()
+    {
         let tensors: Vec<usize> = (next..next + header.tensors().len()).collect();
         next += tensors.len();
-        for (&i, info) in tensors.iter().zip(header.tensors()) {
-            let same = |t: &gantry_formats::container::SourceTensor| {
-                t.shard as usize == shard && t.ty == info.ty && t.dims == info.dims()
-            };
-            if !manifest.source_tensors.get(i).is_some_and(same) {
-                let name = info.display_name();
-                return Err(bad(format!("manifest and metadata section disagree on the tensor {name}")));
-            }
-        }
         let changed = tensors.iter().filter(|&&i| types[i] != manifest.source_tensors[i].ty).count() as u64;
         let rewritten = changed > 0 || any_changed && shard == 0;
-        let header = if rewritten { rewrite(&header, &tensors, &types, unpacker)? } else { header };
+        let header = if rewritten { rewrite(header, &tensors, &types, unpacker)? } else { header.clone() };
         plans.push(ShardPlan {
             file_bytes: if rewritten { header.file_len() } else { kept.file_bytes },
             residues: if rewritten { &[] } else { &kept.residues },

@@ -19,7 +19,7 @@ pub(super) struct Row<'a> {
 }
 
 /// The keys that match: all of the first shard, and of the others what they have of their own.
-pub(super) fn rows<'a>(headers: &'a [Header], filter: Option<&str>) -> Vec<Row<'a>> {
+pub(super) fn rows<'a>(headers: &[&'a Header], filter: Option<&str>) -> Vec<Row<'a>> {
     let mut out = Vec::new();
     for (shard, header) in headers.iter().enumerate() {
         for entry in header.entries() {

@@ -11,7 +11,7 @@ mod tests;
 
 use crate::failure::Refusal;
 use crate::output;
-use crate::weights::{Opened, headers};
+use crate::weights::Opened;
 use clap::{Args, ValueEnum};
 use gantry_formats::exit::Exit;
 use std::mem::ManuallyDrop;
@@ -97,11 +97,8 @@ impl KvType {
 pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     // The program ends after this: freeing tens of thousands of names would take as long as half of the reading.
     let opened = ManuallyDrop::new(Opened::open(&args.file)?);
-    let headers = match &*opened {
-        Opened::Container(container) => headers(container)?,
-        Opened::Gguf(gguf) => gguf.shards().iter().map(|s| s.header().clone()).collect(),
-    };
-    let Some(header) = headers.first() else {
+    let headers = opened.headers();
+    let Some(&header) = headers.first() else {
         return Err(Refusal::new(Exit::Input, "no metadata: the container was made of no file"));
     };
     if let Some(name) = &args.tensor {

@@ -83,7 +83,7 @@ struct Total {
 /// Gathers the summary.
 pub(super) fn of(
     opened: &Opened,
-    headers: &[Header],
+    headers: &[&Header],
     items: &[Item<'_>],
     memory: Memory,
     path: &Path,
@@ -99,7 +99,7 @@ pub(super) fn of(
         tensors: items.len() as u64,
         container: None,
         sources: Vec::new(),
-        tokenizer: headers.first().and_then(tokenizer),
+        tokenizer: headers.first().and_then(|h| tokenizer(h)),
         runnable: true,
         not_runnable_because: Vec::new(),
         by_layout: totals(items, |i| i.layout, false),

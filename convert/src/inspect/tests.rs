@@ -19,16 +19,9 @@ fn room(sample: &Sample) -> Room {
     Room { container, gguf: Opened::open(&gguf).expect("a GGUF"), _dir: dir }
 }
 
-fn own_headers(opened: &Opened) -> Vec<gantry_formats::gguf::Header> {
-    match opened {
-        Opened::Container(container) => headers(container).expect("parses"),
-        Opened::Gguf(gguf) => gguf.shards().iter().map(|s| s.header().clone()).collect(),
-    }
-}
-
 fn summary(opened: &Opened) -> (String, serde_json::Value) {
-    let headers = own_headers(opened);
-    let memory = memory::estimate(opened, &headers[0], Some(100), KvType::F16);
+    let headers = opened.headers();
+    let memory = memory::estimate(opened, headers[0], Some(100), KvType::F16);
     let summary = summary::of(opened, &headers, &items::of(opened), memory, Path::new("m"));
     (summary.text(), serde_json::to_value(&summary).expect("JSON"))
 }
@@ -92,7 +85,7 @@ fn lists_are_sorted_and_filtered() {
 #[test]
 fn metadata_keeps_what_json_cannot_hold() {
     let room = room(&Sample::new());
-    let headers = own_headers(&room.container);
+    let headers = room.container.headers();
     let rows = metadata::rows(&headers, None);
     assert_narrow(&metadata::text(&rows, false));
     let json = metadata::to_json(&metadata::rows(&headers, Some("sample.*")), false);

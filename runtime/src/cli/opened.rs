@@ -4,7 +4,6 @@ use super::args::Load;
 use super::failure::Refusal;
 use anyhow::Context;
 use gantry_formats::exit::Exit;
-use gantry_formats::gguf::Header;
 use gantry_runtime::text::{ChatTemplate, TextError, Tokenizer};
 use gantry_runtime::{Container, Device, Model, model, vocab};
 use std::io::Read;
@@ -43,8 +42,7 @@ pub(crate) struct Text {
 impl Text {
     /// Reads the tokenizer and tells what is odd about it.
     pub(crate) fn of(container: &Container) -> anyhow::Result<Self> {
-        let header: Header = model::header(container)?;
-        let vocab = vocab(&header)?;
+        let vocab = vocab(model::header(container))?;
         let tokenizer = Tokenizer::new(&vocab)?;
         for warning in tokenizer.warnings() {
             eprintln!("note: {warning}");

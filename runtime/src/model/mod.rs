@@ -83,10 +83,10 @@ impl Model {
             )));
         }
         check_targets(container, device)?;
-        let meta = header(container)?;
-        let hparams = Hparams::read(&meta);
+        let meta = header(container);
+        let hparams = Hparams::read(meta);
         let arch = architecture(&hparams, &manifest.model.architecture)?;
-        let program = llama::build(container, arch, &hparams, &meta)?;
+        let program = llama::build(container, arch, &hparams, meta)?;
         check_kernels(&program, device)?;
         device.backend().check(&program)?;
 
@@ -158,17 +158,9 @@ impl std::fmt::Debug for Model {
 }
 
 /// The source's GGUF header: the first shard holds the metadata.
-///
-/// # Errors
-/// Where the metadata section does not hold one.
-pub fn header(container: &Container) -> Result<Header> {
-    let shard = container.metadata().shards.first();
-    let shard = shard.ok_or_else(|| RuntimeError::Tensor {
-        tensor: "metadata section".into(),
-        what: "it has no shard".into(),
-    })?;
-    let name = container.manifest().sources.first().map_or("source", |s| s.file.as_str());
-    Ok(Header::parse(shard.header.clone(), shard.file_bytes, name)?)
+pub fn header(container: &Container) -> &Header {
+    // Opening refuses a container of no shard.
+    &container.gguf_headers()[0]
 }
 
 fn architecture(hparams: &Hparams, packed_as: &str) -> Result<&'static Architecture> {
