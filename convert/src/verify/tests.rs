@@ -5,7 +5,7 @@ use super::report::Report;
 use super::*;
 use crate::failure::exit_of;
 use crate::sample::{self, INDEX, Sample};
-use gantry_formats::container::{CARD_HEADER_BYTES, HEADER_BYTES, card_file_name};
+use gantry_formats::container::{CARD_HEADER_BYTES, HEADER_BYTES, ShardHeader, card_file_name};
 use gantry_formats::layout::Layout;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -118,6 +118,16 @@ fn large() -> Sample {
     let bytes: Vec<u8> = (0..3_670_016u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8 | 1).collect();
     let end = sample.segments[1];
     let rows = bytes.len() as u64 / 128;
+    let mut tensors = sample::source();
+    tensors[6].2 = vec![64, rows];
+    let header = sample::header(&tensors);
+    sample.metadata.shards = vec![ShardHeader {
+        file_bytes: header.file_len(),
+        header: header.raw().to_vec(),
+        data_offset: header.data_offset(),
+        residues: Vec::new(),
+    }];
+    sample.manifest.sources[0].bytes = header.file_len();
     sample.manifest.source_tensors[6].dims = vec![64, rows];
     sample.manifest.layouts[4] = Layout::Raw(gantry_formats::block::GgmlType::BF16).tag();
     sample.manifest.tensors.retain(|t| t.name == "blk.0.ffn_up.weight");
