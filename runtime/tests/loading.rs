@@ -117,7 +117,8 @@ fn a_file_that_shrinks_after_it_was_opened_is_an_error_not_a_signal() {
 
 #[test]
 fn what_cannot_run_here_is_refused_by_reason() {
-    let cases: [(fn() -> How, &str); 4] = [
+    type Case = (fn() -> How, &'static str);
+    let cases: [Case; 4] = [
         (
             || How {
                 edit: |m| {
