@@ -3,6 +3,4 @@
 //! [`cpu`] holds the host kernels: one definition of every result, three ways to compute it, the same bits
 //! from each.
 
-#![cfg_attr(not(test), warn(missing_docs))]
-
 pub mod cpu;

@@ -150,7 +150,7 @@ pub(crate) fn pack(
 impl<'a> Engine<'a> {
     fn new(job: Job<'a>, resumed: Vec<Option<Done>>) -> Self {
         let plan = job.plan;
-        let windows = Windows::new(plan, job.threads);
+        let windows = Windows::new(plan);
         let mut chunks = vec![0u64; plan.blobs.len()];
         for route in plan.tensors.iter().map(|t| &t.route) {
             route.blobs.iter().for_each(|&b| chunks[b as usize] += route.chunks);
