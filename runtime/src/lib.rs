@@ -17,6 +17,7 @@
 //!
 //! The way of the bytes: [`load`] brings each card's segment into an arena and verifies it there, [`model`] names
 //! the steps, [`backend`] has a kernel for each step and layout, [`Session`] keeps what was said.
+#![deny(unsafe_code)]
 
 pub mod backend;
 mod error;

@@ -11,6 +11,7 @@ use gantry_runtime::{Container, Device, LoadMode, Model, ModelOptions, Result, R
 use oracle::Config;
 use packing::How;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 fn small() -> Config {
     Config { vocab: 32, embd: 32, heads: 2, kv: 1, head: 16, ff: 32, layers: 1, ..Config::default() }
@@ -21,8 +22,14 @@ fn write(dir: &Path, config: Config, how: &How) -> PathBuf {
     packing::pack(dir, &model.header, &model.tensors, how)
 }
 
+/// One for all: thousands of damaged files are tried.
+fn device() -> &'static Device {
+    static DEVICE: LazyLock<Device> = LazyLock::new(|| Device::cpu(Some(2)).unwrap());
+    &DEVICE
+}
+
 fn load(path: &Path, options: &ModelOptions) -> Result<Model> {
-    Model::load(&Container::open(path)?, &Device::cpu(Some(2))?, options)
+    Model::load(&Container::open(path)?, device(), options)
 }
 
 fn refused(how: &How, config: Config) -> RuntimeError {
@@ -109,7 +116,7 @@ fn a_file_that_shrinks_after_it_was_opened_is_an_error_not_a_signal() {
         let container = Container::open(&copy).unwrap();
         std::fs::OpenOptions::new().write(true).open(&copy).unwrap().set_len(5000).unwrap();
         let options = ModelOptions { load: mode, ..ModelOptions::default() };
-        let error = Model::load(&container, &Device::cpu(Some(1)).unwrap(), &options).unwrap_err();
+        let error = Model::load(&container, device(), &options).unwrap_err();
         assert!(error.to_string().contains("file changed while reading"), "{error}");
         assert_eq!(error.exit(), Exit::Integrity);
     }
@@ -117,7 +124,8 @@ fn a_file_that_shrinks_after_it_was_opened_is_an_error_not_a_signal() {
 
 #[test]
 fn what_cannot_run_here_is_refused_by_reason() {
-    let cases: [(fn() -> How, &str); 4] = [
+    type Case = (fn() -> How, &'static str);
+    let cases: [Case; 4] = [
         (
             || How {
                 edit: |m| {

@@ -6,6 +6,7 @@ mod oracle;
 mod packing;
 
 use assert_cmd::Command;
+use gantry_formats::block::GgmlType;
 use oracle::Config;
 use packing::How;
 use std::io::{BufRead, BufReader, Read};
@@ -191,6 +192,43 @@ fn signals_end_the_text_cleanly() {
         child.stderr.take().unwrap().read_to_string(&mut timings).unwrap();
         assert!(timings.contains("decode:"), "{timings}");
     }
+}
+
+#[test]
+fn a_signal_while_nothing_is_under_way_ends_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_gantry-run"))
+        .args(["tokenize", "-p", "-"])
+        .arg(model(dir.path()))
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It waits for its input; only how long it takes to start is unknown.
+    std::thread::sleep(Duration::from_millis(500));
+    let id = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn every_instruction_set_gives_the_same_bits() {
+    let dir = tempfile::tempdir().unwrap();
+    for ty in [GgmlType::F32, GgmlType::BF16, GgmlType::Q8_0] {
+        let model = oracle::Model::random(Config { ty, vocab: 64, ..Config::default() }, 9);
+        let path = packing::pack(dir.path(), &model.header, &model.tensors, &How::default());
+        let run = |isa: &str| {
+            let out = dir.path().join("l.f32");
+            let mut command = gantry_run();
+            command.env("GANTRY_SIMD", isa).arg("logits").arg(&path).args(["--tokens", "1,2,3,4,5"]);
+            command.arg("--out").arg(&out).assert().success();
+            std::fs::read(out).unwrap()
+        };
+        let portable = run("portable");
+        for isa in gantry_kernels::cpu::Isa::available() {
+            assert!(run(isa.name()) == portable, "{ty}, {}", isa.name());
+        }
+    }
+    gantry_run().env("GANTRY_SIMD", "mmx").arg("devices").assert().code(5);
 }
 
 /// Writes for long enough to be interrupted.

@@ -11,16 +11,14 @@ use gantry_runtime::text::{Message, chat::ChatOptions};
 use std::io::{BufRead, IsTerminal, Write};
 
 /// `gantry-run chat FILE`: a line of input is a turn; an empty line or the end of input ends it.
-pub(crate) fn run(args: &Chat) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &Chat, signals: &Signals) -> anyhow::Result<Exit> {
     let mut sampler = Sampler::new(args.sampling.options())?;
     let container = opened::container(&args.model)?;
     let text = Text::of(&container)?;
     let template = text.template()?;
     let model = opened::load(&container, &args.load)?;
     let mut session = model.session()?;
-    let signals = Signals::new()?;
-    let writing =
-        Writing { tokenizer: &text.tokenizer, signals: &signals, limit: args.tokens, ignore_eos: false };
+    let writing = Writing { tokenizer: &text.tokenizer, signals, limit: args.tokens, ignore_eos: false };
     let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
     let mut messages: Vec<Message> = args.system.iter().map(|s| Message::new("system", s)).collect();
     // What the cache holds.

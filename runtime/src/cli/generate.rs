@@ -147,7 +147,7 @@ fn prefill(session: &mut Session, prompt: &[u32], signals: &Signals) -> anyhow::
 }
 
 /// `gantry-run FILE -p TEXT`.
-pub(crate) fn run(args: &Generate) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
     let path = args.model.as_deref().context("no FILE")?;
     let prompt = opened::text_or_stdin(args.prompt.as_deref().context("no prompt")?)?;
     let mut sampler = Sampler::new(args.sampling.options())?;
@@ -166,13 +166,8 @@ pub(crate) fn run(args: &Generate) -> anyhow::Result<Exit> {
     // The index is not needed any more; a small model's is a noticeable part of it.
     drop(container);
     let mut session = model.session()?;
-    let signals = Signals::new()?;
-    let writing = Writing {
-        tokenizer: &text.tokenizer,
-        signals: &signals,
-        limit: args.tokens,
-        ignore_eos: args.ignore_eos,
-    };
+    let writing =
+        Writing { tokenizer: &text.tokenizer, signals, limit: args.tokens, ignore_eos: args.ignore_eos };
     let mut stdout = std::io::stdout().lock();
     let mut show = |piece: &str| -> anyhow::Result<()> {
         if !args.json && !piece.is_empty() {

@@ -15,13 +15,15 @@ mod tokenize;
 use args::{Cli, Command};
 use clap::CommandFactory;
 use gantry_formats::exit::Exit;
+use signals::Signals;
 use std::io::Write;
 
 /// Does what was asked.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
+    let signals = Signals::new()?;
     match cli.command {
-        None => generate::run(&cli.generate),
-        Some(Command::Chat(args)) => chat::run(&args),
+        None => generate::run(&cli.generate, &signals),
+        Some(Command::Chat(args)) => chat::run(&args, &signals),
         Some(Command::Logits(args)) => logits::run(&args),
         Some(Command::Tokenize(args)) => tokenize::run(&args),
         Some(Command::Perplexity(args)) => perplexity::run(&args),

@@ -37,6 +37,7 @@ impl Arena {
     ///
     /// The caveat of every mapping: another process that truncates the file makes the next access a SIGBUS, and
     /// one that writes to it changes bytes after they were verified. `--load read` has neither weakness.
+    #[allow(unsafe_code, reason = "the one mapping of a file; everything else here is safe")]
     pub(super) fn mapped(source: &CardSource<'_>, path: &Path) -> Result<Self, ContainerError> {
         let io = |source| ContainerError::Io { path: path.into(), source };
         let too_large = || io(io::ErrorKind::OutOfMemory.into());

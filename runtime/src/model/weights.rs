@@ -4,6 +4,7 @@ use super::program::{Matrix, VectorId};
 use crate::{Container, Result, RuntimeError};
 use gantry_formats::container::StoredTensor;
 use gantry_formats::layout::Layout;
+use gantry_formats::size;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -25,9 +26,9 @@ impl<'a> Weights<'a> {
                 let range = row..row + (to - from);
                 row = range.end;
                 let source = &manifest.source_tensors[part.source as usize];
-                let source_rows: u64 = source.dims.get(1..).unwrap_or(&[]).iter().product();
+                let source_rows = size::product(source.dims.get(1..).unwrap_or(&[]));
                 // A slice of a source, for another card, does not stand for the whole.
-                if from == 0 && to == source_rows && part.cols.is_none() {
+                if from == 0 && Some(to) == source_rows && part.cols.is_none() {
                     by_name.insert(source.name.as_str(), (tensor, range));
                 }
             }
@@ -49,7 +50,7 @@ impl<'a> Weights<'a> {
     pub(super) fn shape(&self, name: &str) -> Result<(usize, usize)> {
         let (tensor, rows) = self.find(name)?;
         let cols = tensor.shape.last().copied().unwrap_or(1);
-        Ok((size(name, rows.end - rows.start)?, size(name, cols)?))
+        Ok((addressable(name, rows.end - rows.start)?, addressable(name, cols)?))
     }
 
     /// The matrix called `name`, which must be `[rows][cols]`.
@@ -59,7 +60,7 @@ impl<'a> Weights<'a> {
         if found != (rows, cols) {
             return Err(wrong_shape(name, found, (rows, cols)));
         }
-        let start = size(name, range.start)?;
+        let start = addressable(name, range.start)?;
         self.rows_of(tensor, start..start + rows, cols, name)
     }
 
@@ -81,9 +82,8 @@ impl<'a> Weights<'a> {
     /// The vector called `name` of `len` values.
     pub(super) fn vector(&mut self, name: &str, len: usize) -> Result<VectorId> {
         let (tensor, _) = self.find(name)?;
-        let found = tensor.shape.iter().product::<u64>();
-        if found != len as u64 {
-            let what = format!("it has {found} values (shape {:?}), expected {len}", tensor.shape);
+        if size::product(&tensor.shape) != Some(len as u64) {
+            let what = format!("its shape is {:?}, expected {len} values", tensor.shape);
             return Err(RuntimeError::Tensor { tensor: name.into(), what });
         }
         let vector = self.rows_of(tensor, 0..1, len, name)?;
@@ -109,12 +109,12 @@ impl<'a> Weights<'a> {
     }
 
     fn rows_of(&self, tensor: &StoredTensor, rows: Range<usize>, cols: usize, name: &str) -> Result<Matrix> {
-        let stored: u64 = tensor.shape.split_last().map_or(1, |(_, outer)| outer.iter().product());
+        let stored = tensor.shape.split_last().map_or(Some(1), |(_, outer)| size::product(outer));
         Ok(Matrix {
             name: name.into(),
             card: tensor.card as usize,
-            offset: size(name, tensor.offset)?,
-            stored_rows: size(name, stored)?,
+            offset: addressable(name, tensor.offset)?,
+            stored_rows: addressable(name, stored.unwrap_or(u64::MAX))?,
             rows,
             cols,
             layout: self.layout(tensor),
@@ -126,7 +126,7 @@ impl<'a> Weights<'a> {
     }
 }
 
-fn size(name: &str, n: u64) -> Result<usize> {
+fn addressable(name: &str, n: u64) -> Result<usize> {
     usize::try_from(n).map_err(|_| RuntimeError::Tensor {
         tensor: name.into(),
         what: format!("{n} is more than this machine can address"),

@@ -41,13 +41,15 @@ impl Executable for Arc<Loaded> {
     }
 }
 
-/// An allocation that fails inside a collection ends the process; one that is tried first is an error.
+/// An allocation that fails inside a collection ends the process; one that is tried first is an error. It is tried
+/// with a mapping of its own: memory that went through the heap would come back from it not known to be zero, and
+/// zeroing it would make the whole cache resident before a token is in it.
 fn can_have(bytes: usize) -> Result<()> {
-    let tried = Vec::<u8>::new().try_reserve_exact(bytes);
-    tried.map_err(|_| RuntimeError::Allocation {
+    let tried = memmap2::MmapOptions::new().len(bytes.max(1)).map_anon();
+    tried.map(drop).map_err(|source| RuntimeError::Allocation {
         what: "the KV cache",
         bytes: bytes as u64,
-        source: std::io::ErrorKind::OutOfMemory.into(),
+        source,
     })
 }
 
