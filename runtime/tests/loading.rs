@@ -179,7 +179,10 @@ fn a_layout_without_a_kernel_is_refused_before_weights_are_read() {
     let mut model = oracle::Model::random(small(), 1);
     let up = model.tensors.iter_mut().find(|t| t.name == "blk.0.ffn_down.weight").unwrap();
     (up.ty, up.bytes) = (GgmlType::Q4_0, vec![0; 32 * 18]);
-    let path = packing::pack(dir.path(), &model.header, &model.tensors, &How::default());
+    let (index, _) = model.header.find("blk.0.ffn_down.weight").unwrap();
+    let mut writer = gantry_formats::gguf::GgufWriter::from_header(&model.header);
+    let header = writer.set_type(index, GgmlType::Q4_0).unwrap().finish().unwrap();
+    let path = packing::pack(dir.path(), &header, &model.tensors, &How::default());
     // A damaged weight would be found too, if weights were read.
     let mut bytes = std::fs::read(&path).unwrap();
     let card = Container::open(&path).unwrap().header().cards[0];
