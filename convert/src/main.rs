@@ -1,6 +1,7 @@
 //! `gantry`: turns GGUF models into device-ready containers, and looks after them.
 #![forbid(unsafe_code)]
 
+mod buffer;
 mod cli;
 mod diff;
 mod export;
