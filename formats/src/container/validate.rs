@@ -19,6 +19,7 @@ pub(super) fn validate(
     let rules = Rules { header, manifest, metadata, table };
     rules.regions()?;
     rules.cards()?;
+    rules.sources()?;
     let layouts = rules.layouts()?;
     let mut owned = vec![false; table.blobs().len()];
     let mut names = HashSet::with_capacity(manifest.tensors.len());
@@ -149,6 +150,22 @@ impl<'a> Rules<'a> {
         }
         if next != self.table.blobs().len() as u64 {
             return table(format!("{} blobs lie on no card", self.table.blobs().len() as u64 - next));
+        }
+        Ok(())
+    }
+
+    /// Every source tensor is one that a GGUF can hold, in a shard that there is.
+    fn sources(&self) -> Result<(), ContainerError> {
+        for t in &self.manifest.source_tensors {
+            let whole_rows = t.dims.first().unwrap_or(&1).is_multiple_of(t.ty.block_len());
+            let bytes = size::product(&t.dims).and_then(|n| t.ty.bytes_for(n));
+            if t.dims.len() > 4 || !whole_rows || bytes.is_none() {
+                return Err(bad(format!("source tensor {}: {} cannot have dims {:?}", t.name, t.ty, t.dims)));
+            }
+            if t.shard as usize >= self.manifest.sources.len() {
+                let (shard, count) = (t.shard, self.manifest.sources.len());
+                return Err(bad(format!("source tensor {}: shard {shard} of {count}", t.name)));
+            }
         }
         Ok(())
     }
