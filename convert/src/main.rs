@@ -8,6 +8,8 @@ mod export;
 mod failure;
 mod filehash;
 mod glob;
+#[cfg(test)]
+mod hostile;
 mod inspect;
 mod interrupt;
 mod output;

@@ -71,3 +71,9 @@ fn own_headers(opened: &Opened) -> anyhow::Result<Vec<Header>> {
         Opened::Gguf(gguf) => Ok(gguf.shards().iter().map(|s| s.header().clone()).collect()),
     }
 }
+
+/// The command without its output.
+#[cfg(test)]
+pub(crate) fn quietly(a: &Path, b: &Path) -> anyhow::Result<String> {
+    Ok(compare(a, b, true, 1)?.text(true))
+}

@@ -138,3 +138,11 @@ fn fill(
     }
     Ok(written)
 }
+
+/// The command without its output.
+#[cfg(test)]
+pub(crate) fn quietly(file: &std::path::Path, output: &std::path::Path) -> anyhow::Result<()> {
+    let (file, output) = (file.into(), output.into());
+    let args = ExportArgs { file, output, force: true, no_verify: true, json: false, threads: Some(1) };
+    export(&args).map(|_| ())
+}
