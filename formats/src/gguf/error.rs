@@ -77,7 +77,9 @@ pub enum GgufFault {
     )]
     HeaderTooLarge { at: u64, limit: u64 },
     /// A key's length.
-    #[error("metadata entry {index}: key length {found} at byte {at}, expected 1 to {most}")]
+    #[error(
+        "metadata entry {index}: key length {found} at byte {at} is more than the {most} that can follow"
+    )]
     KeyLength { index: u64, at: u64, found: u64, most: u64 },
     /// A key without a name.
     #[error("metadata entry {index}: empty key at byte {at}")]

@@ -13,7 +13,8 @@ use std::ops::{Deref, Range};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// An open model. Tensor names are unique over all shards, and every tensor lies inside its file.
+/// An open model. Tensor names are unique over all shards, every tensor lies inside its file, and the first file
+/// names an architecture unless it is an importance matrix.
 #[derive(Debug)]
 pub struct Gguf<S = FileSource> {
     shards: Vec<Shard<S>>,
@@ -122,7 +123,7 @@ impl<S: ReadAt> Gguf<S> {
         let Some(head) = model.shards.first() else {
             return Err(GgufError::new("(no file)", GgufFault::Empty));
         };
-        if head.header.architecture().is_none() {
+        if head.header.architecture().is_none() && !model.is_imatrix() {
             return Err(head.error(GgufFault::Architecture { shard: count > 1 }));
         }
         let named = split_key(&head.header, "split.count").map_err(|fault| head.error(fault))?;
@@ -185,6 +186,12 @@ impl<S: ReadAt> Gguf<S> {
     /// A metadata value of the first file.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Option<Value<'_>> {
         self.header().get(key)
+    }
+
+    /// Whether this is an importance matrix (`general.type`): the one kind of GGUF that the standard tools write
+    /// without an architecture.
+    pub fn is_imatrix(&self) -> bool {
+        self.get("general.type") == Some(Value::Str(b"imatrix"))
     }
 
     /// Number of tensors in all files.

@@ -26,6 +26,9 @@ pub struct TensorInfo {
     pub bytes: u64,
 }
 
+/// The memory limit counts on it: 131,072 of them are 16 MiB.
+const _: () = assert!(size_of::<TensorInfo>() == 128);
+
 impl TensorInfo {
     /// A tensor at offset 0. `dims` as in the file: the length of a row first. No dims: one element; a zero
     /// among them: none.

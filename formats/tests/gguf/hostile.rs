@@ -87,6 +87,13 @@ fn header() {
     let mut bare = crate::bytes::good();
     bare.kvs.clear();
     refused("h23_no_arch", bare.build(), &["general.architecture"]);
+    let matrix = bare.clone().key(kv_str("general.type", b"imatrix"));
+    assert!(accepted("an imatrix needs none", matrix.build()).is_imatrix());
+    refused(
+        "a model does",
+        bare.clone().key(kv_str("general.type", b"model")).build(),
+        &["general.architecture"],
+    );
     let number = bare.key(kv("general.architecture", U32, &[0; 4]));
     refused("architecture is a number", number.build(), &["general.architecture"]);
 }
