@@ -1,5 +1,6 @@
 //! BLAKE3 of whole files, by several threads.
 
+use crate::buffer::Buffer;
 use crate::parallel;
 use crate::progress::Progress;
 use crate::unpack::changed;
@@ -23,16 +24,16 @@ pub(crate) fn hash_file(source: &dyn ReadAt, threads: usize, progress: &Progress
         return Ok(hash::hash(&bytes));
     }
     let tree = Mutex::new(TreeHash::new(len));
-    let work = |buffer: &mut Vec<u8>, start: u64| {
+    let work = |buffer: &mut Buffer, start: u64| {
         let size = STEP.min(len - start) as usize;
-        buffer.resize(size, 0);
-        source.read_exact_at(start, buffer).map_err(changed)?;
-        let pieces = hash::pieces(len, start, buffer);
+        let bytes = buffer.take(size);
+        source.read_exact_at(start, bytes).map_err(changed)?;
+        let pieces = hash::pieces(len, start, bytes);
         tree.lock().unwrap_or_else(|e| e.into_inner()).insert(&pieces);
         progress.add(size as u64);
         Ok(())
     };
-    parallel::for_each(threads, (0..len).step_by(STEP as usize), Vec::new, work)?;
+    parallel::for_each(threads, (0..len).step_by(STEP as usize), Buffer::default, work)?;
     let tree = tree.into_inner().unwrap_or_else(|e| e.into_inner());
     let (digest, _) = tree.finish().ok_or_else(|| anyhow::anyhow!("a part of the file was not hashed"))?;
     Ok(digest)

@@ -1,4 +1,4 @@
-//! Patterns of `--set`: `*` stands for any run of characters, `?` for one, everything else for itself.
+//! Patterns of `--set` and `--filter`: `*` stands for any run of characters, `?` for one, everything else for itself.
 
 /// Whether `text` is what `pattern` describes.
 pub(crate) fn matches(pattern: &str, text: &str) -> bool {

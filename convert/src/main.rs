@@ -1,6 +1,7 @@
 //! `gantry`: turns GGUF models into device-ready containers, and looks after them.
 #![forbid(unsafe_code)]
 
+mod buffer;
 mod cli;
 mod demo;
 mod diff;
@@ -8,6 +9,8 @@ mod export;
 mod failure;
 mod filehash;
 mod glob;
+#[cfg(test)]
+mod hostile;
 mod inspect;
 mod interrupt;
 mod output;

@@ -340,10 +340,12 @@ fn add(container: &Container, pieces: &mut [Vec<Piece>], base: &Base, parts: &[P
         let source = &container.manifest().source_tensors[part.source as usize];
         let cols = source.dims.first().copied().unwrap_or(1);
         let [from, to] = part.rows;
-        let base_row = expert.map_or(0, |e| u64::from(e) * source.dims.get(1).copied().unwrap_or(1));
+        let base_row =
+            expert.map_or(0, |e| u64::from(e).saturating_mul(source.dims.get(1).copied().unwrap_or(1)));
         let [left, right] = part.cols.unwrap_or([0, cols]);
         pieces[part.source as usize].push(Piece {
-            rows: base_row + from..base_row + to,
+            // Beside a dim of zero another may be so large that this overflows; there are no values then.
+            rows: base_row.saturating_add(from)..base_row.saturating_add(to),
             cols: left..right,
             layout,
             card: base.card as usize,

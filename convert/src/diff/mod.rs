@@ -63,3 +63,9 @@ fn compare(a: &Path, b: &Path, values: bool, threads: usize) -> anyhow::Result<R
     let tensors = tensors::compare(&weights_a, &weights_b, values, threads)?;
     Ok(Report::new([a, b].map(crate::weights::file_name), metadata, packing, tensors, values))
 }
+
+/// The command without its output.
+#[cfg(test)]
+pub(crate) fn quietly(a: &Path, b: &Path) -> anyhow::Result<String> {
+    Ok(compare(a, b, true, 1)?.text(true))
+}

@@ -92,7 +92,7 @@ fn export(args: &ExportArgs) -> anyhow::Result<Vec<Written>> {
     targets.check(&container, args.force)?;
     let unpacker = Unpacker::new(&container);
     let plans = header::plan(&unpacker)?;
-    targets.check_space(plans.iter().map(|p| p.file_bytes).sum())?;
+    targets.check_space(plans.iter().map(|p| p.file_bytes).fold(0, u64::saturating_add))?;
     if !args.no_verify {
         require_intact(&args.file, threads)?;
     }
@@ -118,7 +118,7 @@ fn fill(
     let files = opened.files();
     write::all(unpacker, plans, files, threads, interrupt)?;
     let mut written = Vec::new();
-    let progress = Progress::new("hash", plans.iter().map(|p| p.file_bytes).sum());
+    let progress = Progress::new("hash", plans.iter().map(|p| p.file_bytes).fold(0, u64::saturating_add));
     let sources = &unpacker.container().manifest().sources;
     for (((plan, file), path), source) in plans.iter().zip(files).zip(targets.paths()).zip(sources) {
         let bytes = FileSource::new(file.try_clone()?)?;
@@ -137,4 +137,12 @@ fn fill(
         written.push(Written { path: path.clone(), bytes: plan.file_bytes, blake3, is_source, changed });
     }
     Ok(written)
+}
+
+/// The command without its output.
+#[cfg(test)]
+pub(crate) fn quietly(file: &std::path::Path, output: &std::path::Path) -> anyhow::Result<()> {
+    let (file, output) = (file.into(), output.into());
+    let args = ExportArgs { file, output, force: true, no_verify: true, json: false, threads: Some(1) };
+    export(&args).map(|_| ())
 }

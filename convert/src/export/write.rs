@@ -50,7 +50,7 @@ pub(super) fn all(
             })
         })
     });
-    let progress = Progress::new("export", plans.iter().map(|p| p.file_bytes).sum());
+    let progress = Progress::new("export", plans.iter().map(|p| p.file_bytes).fold(0, u64::saturating_add));
     let init = || (Scratch::default(), Vec::new());
     parallel::for_each(threads, jobs, init, |(scratch, bytes), job| {
         if interrupt.is_asked() {

@@ -132,3 +132,15 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
 }
 
 pub(crate) use metadata::short as short_value;
+
+/// The views of a container without their output.
+#[cfg(test)]
+pub(crate) fn quietly(path: &std::path::Path, tensor: &str) -> anyhow::Result<String> {
+    let opened = Opened::open(path)?;
+    let headers = opened.headers();
+    let items = items::of(&opened);
+    let memory = memory::estimate(&opened, headers[0], Some(u64::MAX), KvType::F32);
+    let summary = summary::of(&opened, &headers, &items, memory, path).text();
+    let list = tensors::text(&tensors::select(items, None, Sort::Name));
+    Ok(summary + &list + &tensor::view(&opened, tensor, false)?.text())
+}

@@ -33,6 +33,7 @@ pub(super) struct Summary {
     by_layout: Vec<Total>,
     by_role: Vec<Total>,
     by_layers: Vec<Total>,
+    by_card: Vec<Total>,
     memory: Memory,
     notes: Vec<String>,
     warnings: Vec<String>,
@@ -105,6 +106,7 @@ pub(super) fn of(
         by_layout: totals(items, |i| i.layout, false),
         by_role: totals(items, |i| &i.role, true),
         by_layers: layers(items),
+        by_card: cards(items),
         memory,
         notes: Vec::new(),
         warnings: Vec::new(),
@@ -125,7 +127,8 @@ impl Summary {
         self.bytes = header.file_bytes;
         if container.split_cards() {
             self.files += header.cards.len() as u64;
-            self.bytes += header.cards.iter().map(|c| c.offset + c.bytes).sum::<u64>();
+            let own = header.cards.iter().map(|c| c.offset.saturating_add(c.bytes));
+            self.bytes = own.fold(self.bytes, u64::saturating_add);
         }
         self.name = manifest.model.name.clone();
         self.architecture = manifest.model.architecture.clone();
@@ -235,8 +238,15 @@ impl Summary {
         self.notes.iter().for_each(|note| line("note", note.clone()));
         self.warnings.iter().for_each(|warning| line("warning", warning.clone()));
         let kind = if self.container.is_some() { "layout" } else { "type" };
-        for (title, totals) in [(kind, &self.by_layout), ("role", &self.by_role), ("layers", &self.by_layers)]
-        {
+        let place = if self.container.is_some() { "card" } else { "file" };
+        let tables = [
+            (kind, &self.by_layout),
+            ("role", &self.by_role),
+            ("layers", &self.by_layers),
+            (place, &self.by_card),
+        ];
+        // One card says nothing that the others do not.
+        for (title, totals) in tables.into_iter().filter(|(title, t)| *title != place || t.len() > 1) {
             out.push('\n');
             out += &totals_text(title, totals);
         }
@@ -289,7 +299,7 @@ fn tokenizer(header: &Header) -> Option<Tokenizer> {
 }
 
 fn totals_text(title: &'static str, totals: &[Total]) -> String {
-    let all: u64 = totals.iter().map(|t| t.bytes).sum();
+    let all = totals.iter().map(|t| t.bytes).fold(0, u64::saturating_add);
     let with_layouts = totals.iter().any(|t| !t.layouts.is_empty());
     let mut columns =
         vec![(title, Align::Left), ("tensors", Align::Right), ("size", Align::Right), ("%", Align::Right)];
@@ -336,6 +346,22 @@ fn totals<'i>(
     out
 }
 
+/// Totals by card, or in a GGUF by file, in order.
+fn cards(items: &[Item<'_>]) -> Vec<Total> {
+    let mut by_card: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    for item in items {
+        let entry = by_card.entry(item.card).or_default();
+        *entry = (entry.0 + 1, entry.1.saturating_add(item.bytes));
+    }
+    let total = |(card, (tensors, bytes)): (u32, (u64, u64))| Total {
+        name: card.to_string(),
+        tensors,
+        bytes,
+        layouts: Vec::new(),
+    };
+    by_card.into_iter().map(total).collect()
+}
+
 /// Totals by layer; neighbours of the same size share a line.
 fn layers(items: &[Item<'_>]) -> Vec<Total> {
     let mut by_layer: BTreeMap<Option<u32>, (u64, u64)> = BTreeMap::new();
@@ -353,7 +379,8 @@ fn layers(items: &[Item<'_>]) -> Vec<Total> {
             1 => first.to_string(),
             n => format!("{first}-{last} ({n} of {})", units::bytes(bytes)),
         };
-        out.push(Total { name, tensors: tensors * count, bytes: bytes * count, layouts: Vec::new() });
+        let bytes = bytes.saturating_mul(count);
+        out.push(Total { name, tensors: tensors * count, bytes, layouts: Vec::new() });
     };
     for (layer, each) in by_layer.iter().filter_map(|(layer, each)| Some(((*layer)?, *each))) {
         match &mut run {

@@ -182,8 +182,9 @@ fn parts(weights: &Weights<'_>, parts: &[Part], expert: Option<u64>) -> Selectio
     let range = |p: &Part| {
         let dims = weights.dims(p.source as usize);
         let cols = dims.first().copied().unwrap_or(1);
-        let base = expert.map_or(0, |e| e * dims.get(1).copied().unwrap_or(1));
-        (p.source as usize, (base + p.rows[0]) * cols..(base + p.rows[1]) * cols)
+        let base = expert.map_or(0, |e| e.saturating_mul(dims.get(1).copied().unwrap_or(1)));
+        let at = |row: u64| base.saturating_add(row).saturating_mul(cols);
+        (p.source as usize, at(p.rows[0])..at(p.rows[1]))
     };
     parts.iter().map(range).collect()
 }

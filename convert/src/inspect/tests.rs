@@ -52,6 +52,7 @@ fn summaries() {
         |key: &str| json[key].as_array().map(|t| t.iter().filter_map(|t| t["bytes"].as_u64()).sum::<u64>());
     assert_eq!(total("by_layout"), total("by_role"));
     assert_eq!(total("by_layout"), total("by_layers"));
+    assert_eq!(total("by_layout"), total("by_card"));
     // One layer, whose attention has parts on both cards: 2 heads × (32 + 32) values × 2 bytes × 100 positions.
     let cards = json["memory"]["cards"].as_array().expect("cards");
     assert_eq!(cards.iter().filter_map(|c| c["kv_bytes"].as_u64()).sum::<u64>(), 2 * 64 * 2 * 100);

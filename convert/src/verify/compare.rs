@@ -1,5 +1,6 @@
 //! Derives stored values from their source again and compares them, byte for byte.
 
+use crate::buffer::Buffer;
 use crate::parallel;
 use crate::progress::Progress;
 use crate::unpack::{CHUNK, Piece, Scratch, Unpacker, changed, unpacked_type};
@@ -66,7 +67,7 @@ pub(super) fn tensors(
     progress: &Progress,
 ) -> anyhow::Result<Vec<(usize, Found)>> {
     let all = All((0..gguf.tensor_count()).map(|_| Mutex::default()).collect());
-    parallel::for_each(threads, which.iter(), Vec::new, |buffer, &i| {
+    parallel::for_each(threads, which.iter(), Buffer::default, |buffer, &i| {
         let Some(tensor) = gguf.tensor(i) else { return Ok(()) };
         let digest = tensor_hash(gguf, &tensor, buffer, progress)?;
         all.of(i).hash = Some(digest);
@@ -158,17 +159,17 @@ fn differing(a: &[u8], b: &[u8], block: usize) -> Option<(u64, u64)> {
 fn tensor_hash(
     gguf: &Gguf,
     tensor: &Tensor<'_>,
-    buffer: &mut Vec<u8>,
+    buffer: &mut Buffer,
     progress: &Progress,
 ) -> anyhow::Result<Digest> {
     let file = gguf.shards()[tensor.shard].source();
     let mut hasher = blake3::Hasher::new();
     let range = tensor.range();
     for start in range.clone().step_by(1 << 20) {
-        buffer.resize((range.end - start).min(1 << 20) as usize, 0);
-        file.read_exact_at(start, buffer).map_err(changed)?;
-        hasher.update(buffer);
-        progress.add(buffer.len() as u64);
+        let bytes = buffer.take((range.end - start).min(1 << 20) as usize);
+        file.read_exact_at(start, bytes).map_err(changed)?;
+        hasher.update(bytes);
+        progress.add(bytes.len() as u64);
     }
     Ok(*hasher.finalize().as_bytes())
 }

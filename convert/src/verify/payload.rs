@@ -4,6 +4,7 @@
 //! own, and hash it while it is in the cache.
 
 use super::damage::Mark;
+use crate::buffer::Buffer;
 use crate::parallel;
 use crate::progress::Progress;
 use crate::unpack::changed;
@@ -13,8 +14,9 @@ use gantry_formats::source::{FileSource, ReadAt};
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// Bytes read at a time: a few 1 MiB stretches, and no more than a core's share of the cache.
-const SPAN: u64 = 2 << 20;
+/// Bytes read at a time: one stretch of a large blob, or as many small blobs as fit. They are hashed while they are
+/// in the core's own cache.
+const SPAN: u64 = 1 << 20;
 
 /// A part of a file that is read at once: stretches in order, zeros between and after them.
 struct Span<'c> {
@@ -40,12 +42,9 @@ pub(super) fn total_bytes(container: &Container) -> u64 {
 /// Where a file cannot be read, or changed meanwhile.
 pub(super) fn scan(container: &Container, threads: usize, progress: &Progress) -> anyhow::Result<Vec<Mark>> {
     let marks = Mutex::new(Vec::new());
-    let work = |buffer: &mut Vec<u8>, span: Span<'_>| {
+    let work = |buffer: &mut Buffer, span: Span<'_>| {
         let len = (span.bytes.end - span.bytes.start) as usize;
-        if buffer.len() < len {
-            buffer.resize(len, 0);
-        }
-        let bytes = &mut buffer[..len];
+        let bytes = buffer.take(len);
         let read = span.file.read_exact_at(span.bytes.start, bytes).map_err(changed);
         read.with_context(|| format!("cannot read {len} bytes at {}", span.bytes.start))?;
         let found = check(container, &span, bytes);
@@ -55,9 +54,14 @@ pub(super) fn scan(container: &Container, threads: usize, progress: &Progress) -
         progress.add(len as u64);
         Ok(())
     };
-    parallel::for_each(threads, spans(container), Vec::new, work)?;
+    parallel::for_each(threads, spans(container), Buffer::default, work)?;
     container.check_unchanged()?;
     Ok(marks.into_inner().unwrap_or_else(|e| e.into_inner()))
+}
+
+fn mark(stretch: &Stretch, all_zero: bool) -> Mark {
+    let block = (stretch.offset / gantry_formats::hash::SUBTREE) as u32;
+    Mark::Blob { blob: stretch.blob as u32, block, all_zero }
 }
 
 fn check(container: &Container, span: &Span<'_>, bytes: &[u8]) -> Vec<Mark> {
@@ -80,9 +84,7 @@ fn check(container: &Container, span: &Span<'_>, bytes: &[u8]) -> Vec<Mark> {
         at = start + stretch.bytes as usize;
         let part = &bytes[start..at];
         if !container.stretch_is_intact(stretch, part) {
-            let block = (stretch.offset / gantry_formats::hash::SUBTREE) as u32;
-            let all_zero = !part.is_empty() && is_zero(part);
-            marks.push(Mark::Blob { blob: stretch.blob as u32, block, all_zero });
+            marks.push(mark(stretch, !part.is_empty() && is_zero(part)));
         }
     }
     zeros(at, bytes.len(), &mut marks);

@@ -5,6 +5,7 @@ use super::{
     header::REQUIRED_SPLIT_CARDS,
 };
 use crate::gguf;
+use crate::hash;
 use crate::layout::Layout;
 use crate::size;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -161,6 +162,9 @@ impl<'a> Rules<'a> {
             )));
         }
         for (i, (source, header)) in m.sources.iter().zip(headers).enumerate() {
+            if hash::from_hex(&source.blake3).is_none() {
+                return Err(bad(format!("source {i}: {:?} is no BLAKE3 in hex", source.blake3)));
+            }
             if source.bytes != header.file_len() {
                 return Err(bad(format!(
                     "source {i}: {} bytes, its shard has {}",
@@ -182,7 +186,8 @@ impl<'a> Rules<'a> {
             let same = listed.name == found.display_name()
                 && listed.shard as usize == shard
                 && listed.ty == found.ty
-                && listed.dims == found.dims();
+                && listed.dims == found.dims()
+                && hash::from_hex(&listed.blake3).is_some();
             if !same {
                 let what = format!(
                     "source tensor {} differs from the GGUF header's {}",
