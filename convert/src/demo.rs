@@ -31,7 +31,10 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let folder = args.folder.clone().map_or_else(cache_folder, Ok)?;
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let model = match &args.model {
-        Some(path) => path.clone(),
+        Some(path) if path.is_file() => path.clone(),
+        Some(path) => {
+            return Err(Refusal::new(Exit::Input, format!("{}: there is no such file", path.display())));
+        }
         None => cached_model(&folder)?,
     };
     let stem = model.file_stem().unwrap_or(OsStr::new("model")).to_string_lossy();
@@ -69,7 +72,10 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
             word("64"),
             word("--greedy"),
         ],
-    )
+    )?;
+    println!("# Next: gantry --help, gantry-run chat {}", shell_word(&container.to_string_lossy()));
+    println!("# Model and container are kept in {}; delete it to free the space", folder.display());
+    Ok(())
 }
 
 fn show_and_run(what: &str, name: &str, program: &Path, args: &[&OsStr]) -> anyhow::Result<()> {
@@ -109,7 +115,8 @@ fn built_gantry_run() -> anyhow::Result<PathBuf> {
     if let (Some(cargo), Some(manifest)) = (std::env::var_os("CARGO"), std::env::var_os("CARGO_MANIFEST_DIR"))
     {
         let release = path.parent().is_some_and(|p| p.ends_with("release"));
-        let mut args = vec![OsStr::new("build"), OsStr::new("--bin"), OsStr::new("gantry-run")];
+        // By package: this runs in the folder of `gantry`, where the workspace's default members do not count.
+        let mut args = ["build", "-p", "gantry-runtime", "--bin", "gantry-run"].map(OsStr::new).to_vec();
         if release {
             args.insert(1, OsStr::new("--release"));
         }

@@ -14,3 +14,4 @@ pub mod layout;
 pub mod role;
 pub mod size;
 pub mod source;
+pub mod target;

@@ -37,7 +37,7 @@ pub enum RuntimeError {
     #[error("{0}")]
     Memory(Box<Shortage>),
     /// The system gave no memory although the prediction said that there is enough.
-    #[error("no {bytes} bytes for {what}: {source}")]
+    #[error("no {bytes} bytes for {what}")]
     Allocation {
         /// What they are for.
         what: &'static str,

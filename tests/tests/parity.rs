@@ -145,3 +145,22 @@ fn text_is_generated_through_every_way_of_loading() {
         assert!(text.contains("Paris"), "--load {load} wrote {text:?}");
     }
 }
+
+#[test]
+fn what_cannot_run_is_said_when_it_is_planned_inspected_and_run() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let q4 = (fixtures("smollm2").join("smollm2-Q4_1.gguf"), "gguf.q4_1");
+    let experts = (fixtures("tiny").join("tiny-llama-moe-Q8_0.gguf"), "experts");
+    for (gguf, word) in [q4, experts] {
+        let plan = run_ok("gantry", &["plan".as_ref(), gguf.as_os_str(), "--recipe".as_ref(), "lossless".as_ref()]);
+        assert!(String::from_utf8_lossy(&plan).contains(word), "{}: plan", gguf.display());
+        let container = convert(scratch.path(), &gguf);
+        let json = run_ok("gantry", &["inspect".as_ref(), container.as_os_str(), "--json".as_ref()]);
+        let json: serde_json::Value = serde_json::from_slice(&json).expect("JSON");
+        assert_eq!(json["runnable"], false, "{json}");
+        assert!(json["not_runnable_because"].to_string().contains(word), "{json}");
+        let refused = gantry_tests::run("gantry-run", &[container.as_os_str(), "-p".as_ref(), "a".as_ref()]);
+        assert_eq!(refused.status.code(), Some(5));
+        assert!(String::from_utf8_lossy(&refused.stderr).contains(word));
+    }
+}

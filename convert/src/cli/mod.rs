@@ -7,12 +7,13 @@ pub(crate) use convert::{ConvertArgs, convert};
 pub(crate) use plan::{PlanArgs, plan};
 
 use crate::failure::Refusal;
-use crate::plan::{Options, Override, TARGETS};
+use crate::plan::{Options, Override};
 use crate::recipe::{BUILT_IN, Recipe};
 use anyhow::Result;
 use clap::Args;
 use gantry_formats::container::Alignment;
 use gantry_formats::exit::Exit;
+use gantry_formats::target::TARGETS;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 

@@ -9,6 +9,7 @@ use gantry_formats::arch;
 use gantry_formats::container::Container;
 use gantry_formats::gguf::{Gguf, Header, display_name};
 use gantry_formats::hash;
+use gantry_formats::target;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -133,8 +134,12 @@ impl Summary {
         self.name = manifest.model.name.clone();
         self.architecture = manifest.model.architecture.clone();
         self.parameters = manifest.model.parameters;
-        self.runnable = manifest.model.complete;
         self.not_runnable_because = manifest.model.incomplete.clone();
+        let hparams = container.gguf_headers().first().map(|h| arch::Hparams::read(h)).unwrap_or_default();
+        let table = arch::find(&self.architecture);
+        let layouts = container.layouts().iter();
+        self.not_runnable_because.extend(target::obstacles(&manifest.target, table, &hparams, layouts));
+        self.runnable = manifest.model.complete && self.not_runnable_because.is_empty();
         let alias = |a: &gantry_formats::container::Alias| format!("{} = {}", a.name, a.of);
         let changed = manifest.source_tensors.iter().filter(|t| !t.exact);
         self.container = Some(ContainerFacts {
@@ -183,6 +188,8 @@ impl Summary {
                 let tensors = names.iter().zip(gguf.tensors()).map(|(n, t)| (n.as_str(), t.info.dims()));
                 let findings = arch::check(table, &hparams, header, tensors);
                 self.not_runnable_because.extend(findings.iter().map(ToString::to_string));
+                let forms = target::obstacles("cpu", Some(table), &hparams, std::iter::empty());
+                self.not_runnable_because.extend(forms);
             }
         }
         self.runnable = self.not_runnable_because.is_empty();

@@ -24,11 +24,9 @@ use gantry_formats::container::{Alias, Alignment, Bank, Model, Section, Skeleton
 use gantry_formats::gguf::Gguf;
 use gantry_formats::layout::Layout;
 use gantry_formats::role::Kind;
+use gantry_formats::target;
 use serde::Serialize;
 use std::collections::BTreeMap;
-
-/// The target that layouts are chosen for. Only the CPU is known so far.
-pub(crate) const TARGETS: [&str; 1] = ["cpu"];
 
 /// What was meant by the command line.
 #[derive(Clone, Debug)]
@@ -160,6 +158,11 @@ impl Plan {
         let mut warnings = known.warnings;
         let fallen = tensors.iter().filter_map(|t| Some(format!("{}: {}", t.name, t.fallback.as_ref()?)));
         warnings.extend(fallen);
+        let mut notes = target::obstacles(&options.target, known.arch, &known.hparams, places.layouts.iter());
+        let (read, packed) = (tensors.iter().map(|t| t.bytes), places.blobs.iter().map(|b| b.bytes));
+        if packed.sum::<u64>() > read.sum::<u64>() / 20 * 21 {
+            notes.push("the container is larger than the source, and no more accurate".into());
+        }
         Ok(Self {
             model: known.model,
             recipe: options.recipe.name.clone(),
@@ -180,7 +183,7 @@ impl Plan {
             skeleton: places.skeleton,
             context,
             warnings,
-            notes: known.notes,
+            notes,
         })
     }
 

@@ -20,7 +20,6 @@ pub(super) struct Known {
     pub(super) hparams: Hparams,
     pub(super) model: Model,
     pub(super) warnings: Vec<String>,
-    pub(super) notes: Vec<String>,
 }
 
 impl Known {
@@ -80,11 +79,6 @@ pub(super) fn examine(source: &Gguf, allow_incomplete: bool) -> Result<Known> {
         let hint = "--allow-incomplete converts it all the same, marked as not runnable";
         return Err(Refusal::new(exit, format!("{what}\n{hint}")));
     }
-    let mut notes = Vec::new();
-    if let Some(arch) = arch.filter(|a| if hparams.experts > 0 { !a.runs_experts } else { !a.runs_dense }) {
-        let form = if hparams.experts > 0 { "with experts" } else { "dense" };
-        notes.push(format!("gantry-run does not run {} in the form {form} yet", arch.name));
-    }
     Ok(Known {
         arch,
         model: Model {
@@ -96,7 +90,6 @@ pub(super) fn examine(source: &Gguf, allow_incomplete: bool) -> Result<Known> {
         },
         hparams,
         warnings: odd_text(header),
-        notes,
     })
 }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum ContainerError {
     /// The operating system said no.
-    #[error("{path}: {source}")]
+    #[error("cannot read {path}")]
     Io {
         /// The file.
         path: PathBuf,
@@ -27,12 +27,12 @@ pub enum ContainerError {
     #[error("{0}")]
     Incompatible(String),
     /// A layout tag that this program does not take.
-    #[error("{tensor}: {source}")]
+    #[error("{tensor}: {fault}")]
     Layout {
         /// The stored tensor.
         tensor: String,
         /// What is wrong with the tag.
-        source: LayoutError,
+        fault: LayoutError,
     },
     /// The bytes are not those that were written.
     #[error("{region}: {what}; the file is damaged, convert or copy it again")]

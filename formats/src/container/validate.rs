@@ -208,7 +208,7 @@ impl<'a> Rules<'a> {
             tensor.or(matrix.map(|b| b.name.clone())).unwrap_or_else(|| format!("layout {index}"))
         };
         let understood = m.layouts.iter().enumerate().map(|(i, tag)| {
-            Layout::try_from(tag).map_err(|source| ContainerError::Layout { tensor: user(i), source })
+            Layout::try_from(tag).map_err(|fault| ContainerError::Layout { tensor: user(i), fault })
         });
         understood.collect()
     }

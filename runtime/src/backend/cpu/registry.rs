@@ -27,3 +27,18 @@ fn split(layout: Layout, rows: usize, cols: usize, bytes: &[u8]) -> Result<Matri
     };
     MatrixView::q8_0_split(rows, cols, plane(0), plane(1))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_promised_at_packing_is_registered() {
+        let identities = GgmlType::ALL.iter().map(|&ty| Layout::identity(ty));
+        for layout in identities.chain([Layout::q8_0_split()]) {
+            let promised = gantry_formats::target::takes("cpu", layout);
+            assert_eq!(reader(StepKind::Gemm, layout).is_some(), promised, "{layout}");
+            assert_eq!(reader(StepKind::Embed, layout).is_some(), promised, "{layout}");
+        }
+    }
+}
