@@ -152,7 +152,8 @@ fn what_cannot_run_is_said_when_it_is_planned_inspected_and_run() {
     let q4 = (fixtures("smollm2").join("smollm2-Q4_1.gguf"), "gguf.q4_1");
     let experts = (fixtures("tiny").join("tiny-llama-moe-Q8_0.gguf"), "experts");
     for (gguf, word) in [q4, experts] {
-        let plan = run_ok("gantry", &["plan".as_ref(), gguf.as_os_str(), "--recipe".as_ref(), "lossless".as_ref()]);
+        let plan =
+            run_ok("gantry", &["plan".as_ref(), gguf.as_os_str(), "--recipe".as_ref(), "lossless".as_ref()]);
         assert!(String::from_utf8_lossy(&plan).contains(word), "{}: plan", gguf.display());
         let container = convert(scratch.path(), &gguf);
         let json = run_ok("gantry", &["inspect".as_ref(), container.as_os_str(), "--json".as_ref()]);

@@ -16,6 +16,9 @@ use std::time::Instant;
 
 /// Packs a GGUF into a container.
 #[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  gantry convert model.gguf -o model.gantry\n  gantry convert model-00001-of-00003.gguf -o model.gantry --recipe lossless\n  gantry convert model.gguf -o model.gantry --set 'ffn_down=keep' --force"
+)]
 pub(crate) struct ConvertArgs {
     #[command(flatten)]
     shape: ShapeArgs,

@@ -9,6 +9,9 @@ use std::path::Path;
 
 /// Shows what `convert` would write and what each card needs; writes nothing.
 #[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  gantry plan model.gguf\n  gantry plan model.gguf --recipe lossless --cards 2 --json"
+)]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
     shape: ShapeArgs,

@@ -19,6 +19,9 @@ use std::path::{Path, PathBuf};
 /// metadata, in the set of tensors, or in a shape, type or value. A layout that keeps type and values
 /// (Q8_0 as q8_0.split) is the same; so are the keys of split sets.
 #[derive(Args)]
+#[command(
+    after_help = "Examples:\n  gantry diff model.gguf model.gantry\n  gantry diff old.gantry new.gantry --no-values --json"
+)]
 pub(crate) struct DiffArgs {
     /// The first model
     a: PathBuf,

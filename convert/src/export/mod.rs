@@ -29,6 +29,9 @@ use std::path::PathBuf;
 /// Where the container keeps every value, the result is the source file again, and its BLAKE3 is compared with the
 /// recorded one. A model that came from a split set becomes the same set.
 #[derive(Args)]
+#[command(
+    after_help = "Examples:\n  gantry export model.gantry -o back.gguf\n  gantry export model.gantry -o folder/ --force"
+)]
 pub(crate) struct ExportArgs {
     /// The container, its index file
     file: PathBuf,

@@ -21,6 +21,9 @@ use std::path::PathBuf;
 ///
 /// Without options a summary: model, files, totals per type, role, layer and card, memory per card.
 #[derive(Args)]
+#[command(
+    after_help = "Examples:\n  gantry inspect model.gantry\n  gantry inspect model.gguf --tensors --filter 'blk.0.*' --sort bytes\n  gantry inspect model.gantry --tensor blk.0.ffn_down.weight\n  gantry inspect model.gantry --metadata --json"
+)]
 pub(crate) struct InspectArgs {
     /// A container (its index file) or a GGUF (any shard of a set)
     file: PathBuf,

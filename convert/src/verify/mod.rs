@@ -22,6 +22,9 @@ use std::path::{Path, PathBuf};
 ///
 /// Exit code 0: intact. 4: damaged. 3: not readable, or a card's file is missing.
 #[derive(Args)]
+#[command(
+    after_help = "Examples:\n  gantry verify model.gantry\n  gantry verify model.gantry --quick\n  gantry verify model.gantry --against model.gguf --json"
+)]
 pub(crate) struct VerifyArgs {
     /// The container, its index file
     file: PathBuf,
