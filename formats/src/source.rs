@@ -2,7 +2,9 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::Path;
+use std::time::SystemTime;
 
 /// Bytes of a fixed length that can be read at any offset, from any thread.
 pub trait ReadAt: Send + Sync {
@@ -70,21 +72,28 @@ impl<T: ReadAt + ?Sized> ReadAt for Box<T> {
 pub struct FileSource {
     file: File,
     len: u64,
+    modified: Option<SystemTime>,
 }
 
 impl FileSource {
     /// Takes an open regular file.
     pub fn new(file: File) -> io::Result<Self> {
         let meta = file.metadata()?;
-        if meta.is_dir() {
-            return Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory, not a file"));
-        }
-        Ok(Self { len: meta.len(), file })
+        regular(&meta)?;
+        Ok(Self { len: meta.len(), modified: meta.modified().ok(), file })
     }
 
     /// Opens `path` for reading.
-    pub fn open(path: &std::path::Path) -> io::Result<Self> {
+    pub fn open(path: &Path) -> io::Result<Self> {
+        // Before opening, since to open a pipe is to wait for whoever writes to it.
+        regular(&std::fs::metadata(path)?)?;
         Self::new(File::open(path)?)
+    }
+
+    /// Whether length and time of modification are those of when it was opened.
+    pub fn is_unchanged(&self) -> io::Result<bool> {
+        let meta = self.file.metadata()?;
+        Ok(meta.len() == self.len && meta.modified().ok() == self.modified)
     }
 
     /// The open file.
@@ -101,4 +110,17 @@ impl ReadAt for FileSource {
     fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(buf, offset)
     }
+}
+
+fn regular(meta: &std::fs::Metadata) -> io::Result<()> {
+    let kind = meta.file_type();
+    let what = match kind {
+        _ if kind.is_file() => return Ok(()),
+        _ if kind.is_dir() => {
+            return Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory, not a file"));
+        }
+        _ if kind.is_fifo() => "is a pipe",
+        _ => "is a device or socket",
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{what}, expected a regular file")))
 }

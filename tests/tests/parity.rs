@@ -22,7 +22,7 @@ fn convert(folder: &Path, gguf: &Path) -> PathBuf {
 }
 
 fn logits(container: &Path, tokens: &str, batch: &str, out: &Path) -> Vec<f32> {
-    let args = ["--tokens", tokens, "--batch", batch, "--out"].map(OsStr::new);
+    let args = ["--force", "--tokens", tokens, "--batch", batch, "--out"].map(OsStr::new);
     let head: [&OsStr; 2] = ["logits".as_ref(), container.as_os_str()];
     let args: Vec<&OsStr> = head.into_iter().chain(args).chain([out.as_os_str()]).collect();
     run_ok("gantry-run", &args);

@@ -357,6 +357,9 @@ fn check_magic<P: FromBytes + IntoBytes + KnownLayout + Immutable>(
         [] => "the file is empty",
         [b'G', b'G', b'U', b'F', ..] => "it is a GGUF; make a container of it with `gantry convert`",
         [0x89, b'G', b'T', b'C', ..] => "it is one card's file; give the index file beside it",
+        [0x89, b'G', b'T', b'R', 0x0d, 0x0a, 0x1a, 0x0a, ..] => {
+            "it is a container's index file, not one card's"
+        }
         [0x89, b'G', b'T', b'R', ..] => "its line ends were changed, as a text-mode transfer does",
         [0x09, b'G', b'T', b'R', ..] => "its high bits were cleared, as a 7-bit transfer does",
         _ => "it does not start with the magic bytes",

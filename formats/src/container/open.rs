@@ -266,12 +266,11 @@ impl Container {
         }
     }
 
-    /// Fails where a file's length is no longer what it was when the container was opened.
+    /// Fails where a file's length or time of modification is no longer what it was when the container was opened.
     pub fn check_unchanged(&self) -> Result<(), ContainerError> {
         for file in std::iter::once(&self.index).chain(self.card_files.iter().flatten()) {
-            let now = file.file().metadata().map(|m| m.len());
-            if now.ok() != Some(file.len()) {
-                let what = "its length differs from when it was opened".to_string();
+            if !file.is_unchanged().unwrap_or(false) {
+                let what = "its length or time of modification differs from when it was opened".to_string();
                 return Err(ContainerError::Integrity { region: "file changed while reading".into(), what });
             }
         }

@@ -39,7 +39,16 @@ pub(super) fn validate(
     let aliased = !manifest.aliases.is_empty();
     let tensors: HashSet<&str> =
         manifest.tensors.iter().filter(|_| aliased).map(|t| t.name.as_str()).collect();
+    let sources: HashSet<&str> =
+        manifest.source_tensors.iter().filter(|_| aliased).map(|t| t.name.as_str()).collect();
     for alias in &manifest.aliases {
+        // A name that the source gives to a tensor of its own must not lead to another, fused or not.
+        if sources.contains(alias.name.as_str()) {
+            return Err(bad(format!(
+                "alias {}: the source has a tensor of that name; it occurs twice",
+                alias.name
+            )));
+        }
         unique(&mut names, &alias.name)?;
         if !tensors.contains(alias.of.as_str()) {
             return Err(bad(format!("alias {}: there is no tensor {}", alias.name, alias.of)));

@@ -102,6 +102,9 @@ pub(crate) struct Logits {
     /// Where to write: positions × vocabulary, little-endian f32.
     #[arg(long, value_name = "LOGITS.f32")]
     pub(crate) out: PathBuf,
+    /// Replace an existing output.
+    #[arg(long)]
+    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) load: Load,
 }

@@ -1,12 +1,15 @@
 //! Writes logits for other programs to compare.
 
 use super::args::Logits;
+use super::failure::Refusal;
 use super::opened::{self, Text};
 use anyhow::Context;
 use gantry_formats::exit::Exit;
 use gantry_runtime::text::EncodeOptions;
-use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use tempfile::NamedTempFile;
 
 /// `gantry-run logits FILE`.
 pub(crate) fn run(args: &Logits) -> anyhow::Result<Exit> {
@@ -18,10 +21,11 @@ pub(crate) fn run(args: &Logits) -> anyhow::Result<Exit> {
         }
         None => args.tokens.clone(),
     };
+    let name = || format!("cannot write {}", args.out.display());
+    let file = beside(&args.out, &args.model, args.force)?;
     let model = opened::load(&container, &args.load)?;
     let mut session = model.session()?;
-    let name = || format!("{}", args.out.display());
-    let mut out = BufWriter::new(File::create(&args.out).with_context(name)?);
+    let mut out = BufWriter::new(file);
     let mut result = Ok(());
     session.prefill_all(&tokens, &mut |rows| {
         for value in rows {
@@ -31,6 +35,29 @@ pub(crate) fn run(args: &Logits) -> anyhow::Result<Exit> {
         }
     })?;
     result.and_then(|()| out.flush()).with_context(name)?;
+    let file = out.into_inner().map_err(|e| e.into_error()).with_context(name)?;
+    let kept = if args.force { file.persist(&args.out) } else { file.persist_noclobber(&args.out) };
+    kept.map_err(|e| e.error).with_context(name)?;
     eprintln!("wrote {} positions of {} logits to {}", tokens.len(), model.vocab(), args.out.display());
     Ok(Exit::Ok)
+}
+
+/// A new file in the folder of `out` that takes its name in the end; `out` is never the container, and no other
+/// file unless `force` says so.
+fn beside(out: &Path, container: &Path, force: bool) -> anyhow::Result<NamedTempFile> {
+    if let Ok(there) = out.metadata() {
+        let own = container.metadata()?;
+        if (there.dev(), there.ino()) == (own.dev(), own.ino()) {
+            let text = format!("{} is the container itself; name another --out", out.display());
+            return Err(Refusal::error(Exit::Usage, text));
+        }
+        if !force || !there.is_file() {
+            let text = format!("{} exists already; --force replaces a regular file", out.display());
+            return Err(Refusal::error(Exit::Usage, text));
+        }
+    }
+    let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let permissions = std::fs::Permissions::from_mode(0o666);
+    let made = tempfile::Builder::new().permissions(permissions).tempfile_in(folder);
+    made.with_context(|| format!("cannot write to the folder {}", folder.display()))
 }
