@@ -134,12 +134,12 @@ fn broken_manifests_are_refused_by_name() {
     assert_refused(|s| s.manifest.aliases[0].of = "nothing".into(), "alias output.weight");
     assert_refused(|s| s.manifest.aliases[0].name = "output_norm.weight".into(), "occurs twice");
     assert_refused(|s| s.manifest.sources.clear(), "0 sources");
-    assert_refused(
-        |s| s.manifest.source_tensors[0].dims = vec![1 << 40; 3],
-        "differs from the GGUF header",
-    );
+    assert_refused(|s| s.manifest.source_tensors[0].dims = vec![1 << 40; 3], "differs from the GGUF header");
     assert_refused(|s| s.manifest.source_tensors[2].dims = vec![48, 8], "differs from the GGUF header");
-    assert_refused(|s| s.manifest.source_tensors[1].shard = 1, "output_norm.weight differs from the GGUF header");
+    assert_refused(
+        |s| s.manifest.source_tensors[1].shard = 1,
+        "output_norm.weight differs from the GGUF header",
+    );
     assert_refused(|s| drop(s.manifest.cards.pop()), "1 cards");
 }
 
