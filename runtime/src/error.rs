@@ -60,11 +60,15 @@ pub enum RuntimeError {
         context: usize,
     },
     /// A token that the vocabulary does not have.
-    #[error("token {token} does not exist: the vocabulary has {vocab} tokens")]
+    #[error(
+        "token {token} does not exist: the model has embeddings for {vocab} tokens, ids 0 to {}; give ids that it \
+         has, and where a text gave this one, the container's tokenizer belongs to another model",
+        vocab.saturating_sub(1)
+    )]
     Token {
         /// The id.
         token: u32,
-        /// Size of the vocabulary.
+        /// Size of the model's vocabulary.
         vocab: usize,
     },
     /// A setting that cannot be.

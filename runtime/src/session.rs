@@ -79,10 +79,7 @@ impl Session {
             let (used, context) = (self.position, self.model.context());
             return Err(RuntimeError::ContextFull { used, wanted: tokens.len(), context });
         }
-        let vocab = self.model.vocab();
-        if let Some(&token) = tokens.iter().find(|&&t| t as usize >= vocab) {
-            return Err(RuntimeError::Token { token, vocab });
-        }
+        self.model.check_tokens(tokens)?;
         let mut rest = tokens;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(rest.len().min(self.model.settings().batch));

@@ -124,6 +124,28 @@ fn perplexity_bench_devices_and_completions_answer() {
 }
 
 #[test]
+fn a_token_without_an_embedding_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    // The tokenizer knows 300 tokens, the model 264: "a" is 260, "d" 263, "e" 264.
+    let model = oracle::Model::random(Config { vocab: 264, beyond: 36, ..config() }, 21);
+    let path = packing::pack(dir.path(), &model.header, &model.tensors, &How::default());
+    let document = dir.path().join("t.txt");
+    let refused = |args: &[&str]| {
+        let output = gantry_run().args(args).assert().code(2).get_output().clone();
+        assert!(text(&output.stderr).contains("ids 0 to 263"), "{}", text(&output.stderr));
+    };
+    let (m, t) = (path.to_str().unwrap(), document.to_str().unwrap());
+    // 32 tokens with BOS and a space: "z" is scored, and never goes through the model.
+    std::fs::write(&document, format!("{}z", "a".repeat(29))).unwrap();
+    refused(&["perplexity", m, "--text", t, "-c", "16"]);
+    refused(&[m, "-p", "z", "-n", "1"]);
+    let out = dir.path().join("kept");
+    std::fs::write(&out, "kept").unwrap();
+    refused(&["logits", m, "--tokens", "1,264", "--out", out.to_str().unwrap()]);
+    assert_eq!(std::fs::read(&out).unwrap(), b"kept");
+}
+
+#[test]
 fn faults_leave_with_their_codes() {
     let dir = tempfile::tempdir().unwrap();
     let path = model(dir.path());

@@ -19,6 +19,8 @@ pub(crate) fn run(args: &Logits) -> anyhow::Result<Exit> {
         None => args.tokens.clone(),
     };
     let model = opened::load(&container, &args.load)?;
+    // Before a file of that name is emptied.
+    model.check_tokens(&tokens)?;
     let mut session = model.session()?;
     let name = || format!("{}", args.out.display());
     let mut out = BufWriter::new(File::create(&args.out).with_context(name)?);
