@@ -75,7 +75,7 @@ pub enum RuntimeError {
     #[error("{0}")]
     Setting(String),
     /// The processor lacks the instruction set that was asked for.
-    #[error("{0}; unset GANTRY_SIMD or name another")]
+    #[error(transparent)]
     Isa(#[from] gantry_kernels::cpu::IsaError),
 }
 

@@ -38,10 +38,13 @@ pub struct Level(Kind);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LevelError {
     /// No such level.
-    #[error("GANTRY_SIMD={0}: no such level; it is portable, avx2 or avx512")]
+    #[error(
+        "{VARIABLE}={0}: no such instruction set, expected portable, avx2 or avx512; name one of them or unset \
+         {VARIABLE}"
+    )]
     Unknown(String),
     /// This CPU lacks it.
-    #[error("GANTRY_SIMD={0}: this CPU has only {1}")]
+    #[error("{VARIABLE}={0}: this processor has only {1}; name one of them or unset {VARIABLE}")]
     Missing(&'static str, String),
 }
 
