@@ -5,7 +5,6 @@ use crate::memory::Shortage;
 use gantry_formats::arch::HparamsError;
 use gantry_formats::container::ContainerError;
 use gantry_formats::exit::{Exit, ExitCode};
-use gantry_formats::gguf::GgufError;
 
 /// Why a model is not loaded, or a session does not go on.
 #[derive(Debug, thiserror::Error)]
@@ -13,9 +12,6 @@ pub enum RuntimeError {
     /// The container breaks a rule, or a file of it cannot be read.
     #[error(transparent)]
     Container(#[from] ContainerError),
-    /// The metadata section does not hold a GGUF header.
-    #[error("metadata section: {0}")]
-    Metadata(#[from] GgufError),
     /// A hyperparameter is missing or cannot be.
     #[error(transparent)]
     Hparams(#[from] HparamsError),
@@ -84,7 +80,7 @@ impl ExitCode for RuntimeError {
         match self {
             Self::Container(e) => e.exit(),
             Self::Hparams(e) => e.exit(),
-            Self::Metadata(_) | Self::Tensor { .. } => Exit::Input,
+            Self::Tensor { .. } => Exit::Input,
             Self::Damage(damage) => damage.exit(),
             Self::Incompatible(_) | Self::Isa(_) => Exit::Incompatible,
             Self::Memory(_) | Self::Allocation { .. } => Exit::Resources,

@@ -13,11 +13,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session with an empty cache of the model's context.
-    ///
-    /// # Errors
-    /// [`RuntimeError::Allocation`] where the system gives no memory for the cache.
-    pub fn new(model: &Model) -> Result<Self> {
+    pub(crate) fn new(model: &Model) -> Result<Self> {
         let state = model.executable().start(model.settings())?;
         Ok(Self { model: model.clone(), state, position: 0 })
     }

@@ -152,19 +152,6 @@ impl Level {
         }
     }
 
-    /// d·q of whole blocks, lengths fitting.
-    pub(crate) fn dequantize(self, quants: &[u8], scales: &[u8], out: &mut [f32]) {
-        match self.0 {
-            Kind::Portable => portable::dequantize(quants, scales, out),
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a `Level` of this kind exists only where its features were detected.
-            Kind::Avx2 => unsafe { avx2::dequantize(quants, scales, out) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a `Level` of this kind exists only where its features were detected.
-            Kind::Avx512 => unsafe { avx512::dequantize(quants, scales, out) },
-        }
-    }
-
     /// Whether bytes of a plain float type hold a NaN or an infinity; `None` for other types.
     pub(crate) fn any_non_finite(self, ty: GgmlType) -> Option<impl Fn(&[u8]) -> bool> {
         if !(ty.is_plain_float() || ty == GgmlType::F64) {

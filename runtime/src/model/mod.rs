@@ -146,10 +146,10 @@ impl Model {
         &self.0.device
     }
 
-    /// A new session: an empty cache.
+    /// A new session, with an empty cache of the model's context.
     ///
     /// # Errors
-    /// [`RuntimeError::Allocation`].
+    /// [`RuntimeError::Allocation`] where the system gives no memory for the cache.
     pub fn session(&self) -> Result<Session> {
         Session::new(self)
     }

@@ -3,7 +3,7 @@
 use gantry_formats::exit::{Exit, ExitCode};
 
 /// Why a tokenizer or a chat template cannot be built or used.
-#[derive(Debug, thiserror::Error, PartialEq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq)]
 #[non_exhaustive]
 pub enum TextError {
     /// The metadata has no tokenizer at all.
