@@ -9,7 +9,7 @@ use assert_cmd::Command;
 use gantry_formats::block::GgmlType;
 use oracle::Config;
 use packing::How;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -214,6 +214,43 @@ fn signals_end_the_text_cleanly() {
         child.stderr.take().unwrap().read_to_string(&mut timings).unwrap();
         assert!(timings.contains("decode:"), "{timings}");
     }
+}
+
+#[test]
+fn the_second_signal_ends_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    // Nobody reads this pipe, and it is full: the program cannot write its text, and so not end it cleanly.
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut filler = writer.try_clone().unwrap();
+    let filling = std::thread::spawn(move || filler.write_all(&[0; 1 << 20]));
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_gantry-run"))
+        .arg(model(dir.path()))
+        .args(["-p", "a", "--ignore-eos", "-t", "1"])
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    stderr.read_line(&mut line).unwrap();
+    assert!(line.starts_with("load:"), "{line}");
+    // It computes, then sleeps in its first write.
+    let stat = format!("/proc/{}/stat", child.id());
+    let mut asleep = 0;
+    while asleep < 5 {
+        std::thread::sleep(Duration::from_millis(50));
+        asleep = if std::fs::read_to_string(&stat).unwrap().contains(") S ") { asleep + 1 } else { 0 };
+    }
+    let id = child.id().to_string();
+    for signal in ["-INT", "-TERM"] {
+        assert!(std::process::Command::new("kill").args([signal, &id]).status().unwrap().success());
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    let mut rest = String::new();
+    stderr.read_to_string(&mut rest).unwrap();
+    assert!(!rest.contains("decode:"), "{rest}");
+    drop(reader);
+    assert!(filling.join().unwrap().is_err());
 }
 
 #[test]
