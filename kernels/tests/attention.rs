@@ -1,10 +1,10 @@
 //! Attention: every implementation against f64, and against each other bit for bit, alone and in batches.
 
-mod common;
+mod random;
 
-use common::{Rng, assert_same, assert_written, poison};
 use gantry_kernels::cpu::{AttentionShape, Isa, KvCache, KvType, Pool, attention};
 use half::f16;
+use random::{Rng, assert_same, assert_written, poison};
 
 struct Case {
     shape: AttentionShape,
@@ -108,7 +108,7 @@ fn attention_matches_f64_and_agrees_bit_for_bit() {
                         }
                     }
                 }
-                for isa in common::others() {
+                for isa in random::others() {
                     let y = case.run(isa, &Pool::new(2), tokens);
                     assert_same(&y, &truth, &format!("{} {dim} {heads:?} {kind:?}", isa.name()));
                 }

@@ -1,9 +1,9 @@
 //! exp, silu, norm, softmax, add: every implementation against f64, and against each other bit for bit.
 
-mod common;
+mod random;
 
-use common::{Rng, assert_same, assert_written, poison};
 use gantry_kernels::cpu::{Isa, Pool, add, exp_in_place, rms_norm, silu_mul, softmax};
+use random::{Rng, assert_same, assert_written, poison};
 
 /// Lengths around the 16 lanes, and the widths of real models.
 fn lengths() -> impl Iterator<Item = usize> {
@@ -20,7 +20,7 @@ fn ulps(y: f32, truth: f64) -> f64 {
 fn check_exp(inputs: &[f32]) -> f64 {
     let mut truth = inputs.to_vec();
     exp_in_place(Isa::PORTABLE, &mut truth);
-    for isa in common::others() {
+    for isa in random::others() {
         let mut y = inputs.to_vec();
         exp_in_place(isa, &mut y);
         assert_same(&y, &truth, isa.name());
@@ -100,7 +100,7 @@ fn silu_mul_matches_f64_and_agrees_bit_for_bit() {
                 let error = (f64::from(y) - exact).abs();
                 assert!(error <= 5.0 * f64::from(f32::EPSILON) * exact.abs() + 1e-37, "{g} {u}: {y} {exact}");
             }
-            for isa in common::others() {
+            for isa in random::others() {
                 let mut y = poison(tokens * n);
                 silu_mul(isa, &Pool::new(2), &x, n, &mut y);
                 assert_same(&y, &truth, isa.name());
@@ -128,7 +128,7 @@ fn rms_norm_matches_f64_and_agrees_bit_for_bit() {
                     assert!(error <= 2.0 * f64::from(f32::EPSILON) * exact.abs() + 1e-44, "{y} for {exact}");
                 }
             }
-            for isa in common::others() {
+            for isa in random::others() {
                 for threads in [1, 3] {
                     let mut y = poison(tokens * n);
                     rms_norm(isa, &Pool::new(threads), &x, &weight, eps, &mut y);
@@ -164,7 +164,7 @@ fn softmax_matches_f64_and_agrees_bit_for_bit() {
                     );
                 }
             }
-            for isa in common::others() {
+            for isa in random::others() {
                 let mut y = x.clone();
                 softmax(isa, &mut y, n);
                 assert_same(&y, &truth, &format!("{} {n}", isa.name()));

@@ -1,10 +1,10 @@
 //! Matrix products: every implementation against f64, and against each other bit for bit.
 
-mod common;
+mod random;
 
-use common::{Rng, assert_same, assert_written, poison};
 use gantry_kernels::cpu::{Activations, Isa, MatrixError, MatrixView, Pool, Q8Rows, gemm};
 use half::{bf16, f16};
+use random::{Rng, assert_same, assert_written, poison};
 
 const BATCHES: [usize; 7] = [1, 2, 3, 7, 8, 16, 33];
 
@@ -109,7 +109,7 @@ fn q8_products_lie_within_rounding_of_f64_and_agree_bit_for_bit() {
                         assert!(error <= bound * size + 1e-40, "{kind:?} {rows}x{cols}: {y} for {sum}");
                     }
                 }
-                for isa in common::others() {
+                for isa in random::others() {
                     let y = q8_product(isa, &pool, &w.view(), &x);
                     assert_same(&y, &truth, &format!("{} {kind:?} {rows}x{cols} x {tokens}", isa.name()));
                 }
@@ -218,7 +218,7 @@ fn float_products_lie_within_rounding_of_f64_and_agree_bit_for_bit() {
                     assert!((y - sum).abs() <= bound * size + 1e-40, "{format} {rows}x{cols}: {y} for {sum}");
                 }
             }
-            for isa in common::others() {
+            for isa in random::others() {
                 let y = float_product(isa, &pool, &w, &x);
                 assert_same(&y, &truth, &format!("{} {format} {rows}x{cols} x {tokens}", isa.name()));
             }
@@ -274,7 +274,7 @@ fn quantized_activations_agree_bit_for_bit_and_lie_within_half_a_step() {
         }
     }
     assert_eq!(truth.quants()[192..196], [-8, -8, -7, -6], "halves go to the even neighbour");
-    for isa in common::others() {
+    for isa in random::others() {
         for cols in [32, 96, 32 * 600] {
             let mut q8 = Q8Rows::new();
             q8.quantize(isa, &Pool::new(3), &x, cols);

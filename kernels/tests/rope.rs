@@ -1,9 +1,9 @@
 //! Rotary embedding against ggml's formulas.
 
-mod common;
+mod random;
 
-use common::Rng;
 use gantry_kernels::cpu::{RopeAngles, RopeScaling, RopeStyle, RopeTable, rope};
+use random::Rng;
 
 /// cos and sin of one pair as ggml's `rope_yarn` computes them, in f64.
 #[derive(Clone, Copy)]

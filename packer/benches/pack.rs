@@ -78,15 +78,6 @@ fn all(c: &mut Criterion) {
             b.iter(|| finite::check_finite(GgmlType::Q8_0, black_box(&blocks)));
         });
         group.finish();
-        let mut out = vec![0.0; n];
-        let mut group = c.benchmark_group("dequantize_q8_0_split (bytes written)");
-        group.throughput(Throughput::Bytes(4 * n as u64));
-        for level in Level::available() {
-            group.bench_function(format!("{}/{size}", level.name()), |b| {
-                b.iter(|| q8_0::dequantize_q8_0_split_at(level, black_box(&quants), &scales, &mut out));
-            });
-        }
-        group.finish();
     }
 }
 

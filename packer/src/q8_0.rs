@@ -196,21 +196,3 @@ pub fn join_q8_0(quants: &[u8], scales: &[u8], out: &mut [u8]) -> Result<(), Pac
     }
     Ok(())
 }
-
-/// The values of two planes, d·q, exact in f32.
-pub fn dequantize_q8_0_split(quants: &[u8], scales: &[u8], out: &mut [f32]) -> Result<(), PackError> {
-    dequantize_q8_0_split_at(simd::level()?, quants, scales, out)
-}
-
-/// [`dequantize_q8_0_split`] at a given level.
-pub fn dequantize_q8_0_split_at(
-    level: Level,
-    quants: &[u8],
-    scales: &[u8],
-    out: &mut [f32],
-) -> Result<(), PackError> {
-    expect_planes(scales.len() / 2, quants.len(), scales.len())?;
-    PackError::expect_len("values", out.len(), quants.len())?;
-    level.dequantize(quants, scales, out);
-    Ok(())
-}

@@ -2,7 +2,7 @@
 
 use gantry_runtime::sample::{Sampler, SamplerOptions};
 use gantry_runtime::text::{EncodeOptions, TextStream, Tokenizer};
-use gantry_runtime::{Container, Device, Model, ModelOptions, Session, model, vocab};
+use gantry_runtime::{Container, Device, Model, ModelOptions, model, vocab};
 use std::io::Write;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = Model::load(&container, &Device::cpu(None)?, &ModelOptions::default())?;
     eprintln!("{}", model.load_report());
 
-    let mut session = Session::new(&model)?;
+    let mut session = model.session()?;
     session.prefill(&tokenizer.encode(&prompt, EncodeOptions { add_special: true, parse_special: false }))?;
     let mut sampler = Sampler::new(SamplerOptions::greedy())?;
     let mut stream = TextStream::new(std::iter::empty::<String>());

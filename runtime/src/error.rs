@@ -5,7 +5,6 @@ use crate::memory::Shortage;
 use gantry_formats::arch::HparamsError;
 use gantry_formats::container::ContainerError;
 use gantry_formats::exit::{Exit, ExitCode};
-use gantry_formats::gguf::GgufError;
 
 /// Why a model is not loaded, or a session does not go on.
 #[derive(Debug, thiserror::Error)]
@@ -13,9 +12,6 @@ pub enum RuntimeError {
     /// The container breaks a rule, or a file of it cannot be read.
     #[error(transparent)]
     Container(#[from] ContainerError),
-    /// The metadata section does not hold a GGUF header.
-    #[error("metadata section: {0}")]
-    Metadata(#[from] GgufError),
     /// A hyperparameter is missing or cannot be.
     #[error(transparent)]
     Hparams(#[from] HparamsError),
@@ -60,18 +56,22 @@ pub enum RuntimeError {
         context: usize,
     },
     /// A token that the vocabulary does not have.
-    #[error("token {token} does not exist: the vocabulary has {vocab} tokens")]
+    #[error(
+        "token {token} does not exist: the model has embeddings for {vocab} tokens, ids 0 to {}; give ids that it \
+         has, and where a text gave this one, the container's tokenizer belongs to another model",
+        vocab.saturating_sub(1)
+    )]
     Token {
         /// The id.
         token: u32,
-        /// Size of the vocabulary.
+        /// Size of the model's vocabulary.
         vocab: usize,
     },
     /// A setting that cannot be.
     #[error("{0}")]
     Setting(String),
     /// The processor lacks the instruction set that was asked for.
-    #[error("{0}; unset GANTRY_SIMD or name another")]
+    #[error(transparent)]
     Isa(#[from] gantry_kernels::cpu::IsaError),
 }
 
@@ -80,7 +80,7 @@ impl ExitCode for RuntimeError {
         match self {
             Self::Container(e) => e.exit(),
             Self::Hparams(e) => e.exit(),
-            Self::Metadata(_) | Self::Tensor { .. } => Exit::Input,
+            Self::Tensor { .. } => Exit::Input,
             Self::Damage(damage) => damage.exit(),
             Self::Incompatible(_) | Self::Isa(_) => Exit::Incompatible,
             Self::Memory(_) | Self::Allocation { .. } => Exit::Resources,

@@ -1,12 +1,12 @@
 //! The lean runtime: lifts a verified container into device memory and runs it.
 //!
 //! ```no_run
-//! use gantry_runtime::{Container, Device, Model, ModelOptions, Session};
+//! use gantry_runtime::{Container, Device, Model, ModelOptions};
 //!
 //! let container = Container::open("model.gantry".as_ref())?;
 //! let device = Device::cpu(None)?;
 //! let model = Model::load(&container, &device, &ModelOptions::default())?;
-//! let mut session = Session::new(&model)?;
+//! let mut session = model.session()?;
 //! let logits = session.prefill(&[1, 2, 3])?;
 //! # Ok::<(), gantry_runtime::RuntimeError>(())
 //! ```

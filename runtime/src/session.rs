@@ -13,11 +13,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session with an empty cache of the model's context.
-    ///
-    /// # Errors
-    /// [`RuntimeError::Allocation`] where the system gives no memory for the cache.
-    pub fn new(model: &Model) -> Result<Self> {
+    pub(crate) fn new(model: &Model) -> Result<Self> {
         let state = model.executable().start(model.settings())?;
         Ok(Self { model: model.clone(), state, position: 0 })
     }
@@ -79,10 +75,7 @@ impl Session {
             let (used, context) = (self.position, self.model.context());
             return Err(RuntimeError::ContextFull { used, wanted: tokens.len(), context });
         }
-        let vocab = self.model.vocab();
-        if let Some(&token) = tokens.iter().find(|&&t| t as usize >= vocab) {
-            return Err(RuntimeError::Token { token, vocab });
-        }
+        self.model.check_tokens(tokens)?;
         let mut rest = tokens;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(rest.len().min(self.model.settings().batch));

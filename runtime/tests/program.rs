@@ -9,7 +9,7 @@ use assert_cmd::Command;
 use gantry_formats::block::GgmlType;
 use oracle::Config;
 use packing::How;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -124,6 +124,28 @@ fn perplexity_bench_devices_and_completions_answer() {
 }
 
 #[test]
+fn a_token_without_an_embedding_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    // The tokenizer knows 300 tokens, the model 264: "a" is 260, "d" 263, "e" 264.
+    let model = oracle::Model::random(Config { vocab: 264, beyond: 36, ..config() }, 21);
+    let path = packing::pack(dir.path(), &model.header, &model.tensors, &How::default());
+    let document = dir.path().join("t.txt");
+    let refused = |args: &[&str]| {
+        let output = gantry_run().args(args).assert().code(2).get_output().clone();
+        assert!(text(&output.stderr).contains("ids 0 to 263"), "{}", text(&output.stderr));
+    };
+    let (m, t) = (path.to_str().unwrap(), document.to_str().unwrap());
+    // 32 tokens with BOS and a space: "z" is scored, and never goes through the model.
+    std::fs::write(&document, format!("{}z", "a".repeat(29))).unwrap();
+    refused(&["perplexity", m, "--text", t, "-c", "16"]);
+    refused(&[m, "-p", "z", "-n", "1"]);
+    let out = dir.path().join("kept");
+    std::fs::write(&out, "kept").unwrap();
+    refused(&["logits", m, "--tokens", "1,264", "--out", out.to_str().unwrap()]);
+    assert_eq!(std::fs::read(&out).unwrap(), b"kept");
+}
+
+#[test]
 fn faults_leave_with_their_codes() {
     let dir = tempfile::tempdir().unwrap();
     let path = model(dir.path());
@@ -192,6 +214,43 @@ fn signals_end_the_text_cleanly() {
         child.stderr.take().unwrap().read_to_string(&mut timings).unwrap();
         assert!(timings.contains("decode:"), "{timings}");
     }
+}
+
+#[test]
+fn the_second_signal_ends_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    // Nobody reads this pipe, and it is full: the program cannot write its text, and so not end it cleanly.
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut filler = writer.try_clone().unwrap();
+    let filling = std::thread::spawn(move || filler.write_all(&[0; 1 << 20]));
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_gantry-run"))
+        .arg(model(dir.path()))
+        .args(["-p", "a", "--ignore-eos", "-t", "1"])
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    stderr.read_line(&mut line).unwrap();
+    assert!(line.starts_with("load:"), "{line}");
+    // It computes, then sleeps in its first write.
+    let stat = format!("/proc/{}/stat", child.id());
+    let mut asleep = 0;
+    while asleep < 5 {
+        std::thread::sleep(Duration::from_millis(50));
+        asleep = if std::fs::read_to_string(&stat).unwrap().contains(") S ") { asleep + 1 } else { 0 };
+    }
+    let id = child.id().to_string();
+    for signal in ["-INT", "-TERM"] {
+        assert!(std::process::Command::new("kill").args([signal, &id]).status().unwrap().success());
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    let mut rest = String::new();
+    stderr.read_to_string(&mut rest).unwrap();
+    assert!(!rest.contains("decode:"), "{rest}");
+    drop(reader);
+    assert!(filling.join().unwrap().is_err());
 }
 
 #[test]

@@ -182,3 +182,42 @@ fn errors_say_what_to_do() {
     let fails = render("{{ messages[0].content.nothing() }}", &[("user", "x")], &prompt()).unwrap_err();
     assert!(matches!(fails, TextError::ChatRender { .. }), "{fails}");
 }
+
+#[test]
+fn a_template_without_end_is_stopped() {
+    let many = "{% for a in range(10000) %}{% for b in range(10000) %}BODY{% endfor %}{% endfor %}";
+    for (source, part) in [
+        (many.replace("BODY", ""), "steps"),
+        (many.replace("BODY", "{% if a %}{% endif %}"), "steps"),
+        ("{{ 'x' * 100000000 }}".to_owned(), "67108864 bytes"),
+        (
+            "{% set ns = namespace(v=[1]) %}{% for i in range(60) %}{% set ns.v = [ns.v, ns.v] %}{% endfor %}\
+             {{ ns.v | tojson }}"
+                .to_owned(),
+            "steps",
+        ),
+    ] {
+        let stopped = render(&source, &[], &prompt()).unwrap_err();
+        assert!(matches!(stopped, TextError::ChatTooLarge { .. }), "{source}: {stopped}");
+        assert!(stopped.to_string().contains(part), "{source}: {stopped}");
+    }
+    // A long conversation is far from any limit.
+    let long: Vec<_> = (0..2000).map(|i| (["user", "assistant"][i % 2], "0123456789abcdef")).collect();
+    assert!(render(MISTRAL, &long, &prompt()).is_ok());
+    let text = "x".repeat(1 << 20);
+    assert!(render(QWEN2, &[("user", &text)], &prompt()).is_ok());
+}
+
+#[test]
+fn json_is_neither_wide_nor_deep_without_end() {
+    assert!(render("{{ [1] | tojson(indent=16) }}", &[], &prompt()).is_ok());
+    for indent in ["17", "100000000000", "18446744073709551615"] {
+        let wide = render(&format!("{{{{ [[1]] | tojson(indent={indent}) }}}}"), &[], &prompt()).unwrap_err();
+        assert!(wide.to_string().contains("expected at most 16"), "{wide}");
+    }
+    let deep = "{% set ns = namespace(v=1) %}{% for i in range(N) %}{% set ns.v = [ns.v] %}{% endfor %}\
+                {{ ns.v | tojson }}";
+    assert!(render(&deep.replace('N', "128"), &[], &prompt()).is_ok());
+    let deep = render(&deep.replace('N', "129"), &[], &prompt()).unwrap_err();
+    assert!(deep.to_string().contains("more than 128 deep"), "{deep}");
+}

@@ -1,5 +1,6 @@
 //! Which instructions the kernels use: detected once, chosen in one place.
 
+use std::ffi::OsStr;
 use std::sync::OnceLock;
 
 #[cfg(target_arch = "x86_64")]
@@ -13,11 +14,14 @@ pub const SIMD_VAR: &str = "GANTRY_SIMD";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
     /// The name is not one of ours.
-    #[error("{SIMD_VAR}={0}: unknown instruction set (portable, avx2 or avx512)")]
+    #[error(
+        "{SIMD_VAR}={0}: no such instruction set, expected portable, avx2 or avx512; name one of them or unset \
+         {SIMD_VAR}"
+    )]
     Unknown(String),
     /// This processor does not have it; computing with another one instead would hide that.
-    #[error("{SIMD_VAR}={0}: this processor does not have it")]
-    Absent(&'static str),
+    #[error("{SIMD_VAR}={0}: this processor has only {1}; name one of them or unset {SIMD_VAR}")]
+    Absent(&'static str, String),
 }
 
 /// An instruction set that this processor has: a value exists only where its features were detected.
@@ -60,12 +64,14 @@ impl Isa {
 
     /// The one of this name (as in [`SIMD_VAR`]).
     pub fn from_name(name: &str) -> Result<Isa, IsaError> {
-        match name {
-            "portable" => Ok(Isa::PORTABLE),
-            "avx2" => Isa::avx2().ok_or(IsaError::Absent("avx2")),
-            "avx512" => Isa::avx512().ok_or(IsaError::Absent("avx512")),
-            other => Err(IsaError::Unknown(other.to_owned())),
-        }
+        let Some(&known) = ["portable", "avx2", "avx512"].iter().find(|known| name == **known) else {
+            return Err(IsaError::Unknown(name.to_owned()));
+        };
+        let available = Isa::available();
+        available.iter().find(|isa| isa.name() == known).copied().ok_or_else(|| {
+            let names: Vec<_> = available.iter().map(|isa| isa.name()).collect();
+            IsaError::Absent(known, names.join(", "))
+        })
     }
 
     /// Its name, as in [`SIMD_VAR`].
@@ -98,12 +104,15 @@ impl Isa {
 /// once; later changes of the variable have no effect.
 pub fn isa() -> Result<Isa, IsaError> {
     static CHOSEN: OnceLock<Result<Isa, IsaError>> = OnceLock::new();
-    CHOSEN
-        .get_or_init(|| match std::env::var(SIMD_VAR) {
-            Ok(name) if !name.is_empty() => Isa::from_name(&name),
-            _ => Ok(Isa::avx512().or_else(Isa::avx2).unwrap_or(Isa::PORTABLE)),
-        })
-        .clone()
+    CHOSEN.get_or_init(|| choose(std::env::var_os(SIMD_VAR).as_deref())).clone()
+}
+
+fn choose(forced: Option<&OsStr>) -> Result<Isa, IsaError> {
+    match forced.filter(|name| !name.is_empty()) {
+        // What is not UTF-8 is no name either.
+        Some(name) => Isa::from_name(&name.to_string_lossy()),
+        None => Ok(Isa::available().last().copied().unwrap_or(Isa::PORTABLE)),
+    }
 }
 
 /// A kernel written once over 16 lanes. `run` must be `#[inline(always)]`: it becomes AVX code by being
@@ -135,5 +144,23 @@ mod tests {
             assert_eq!(Isa::from_name(isa.name()), Ok(isa));
         }
         assert_eq!(Isa::from_name("mmx"), Err(IsaError::Unknown("mmx".into())));
+    }
+
+    #[test]
+    fn a_forced_one_is_followed_or_refused() {
+        let best = Isa::available().last().copied();
+        assert_eq!((choose(None).ok(), choose(Some(OsStr::new(""))).ok()), (best, best));
+        for isa in Isa::available() {
+            assert_eq!(choose(Some(OsStr::new(isa.name()))), Ok(isa));
+        }
+        if Isa::avx512().is_none() {
+            let absent = choose(Some(OsStr::new("avx512"))).unwrap_err();
+            assert!(absent.to_string().contains("has only portable"), "{absent}");
+        }
+        #[cfg(unix)]
+        {
+            let name = std::os::unix::ffi::OsStrExt::from_bytes(b"avx2\xff");
+            assert_eq!(choose(Some(name)), Err(IsaError::Unknown("avx2\u{fffd}".into())));
+        }
     }
 }

@@ -107,11 +107,6 @@ impl<'a> MatrixView<'a> {
         self.cols
     }
 
-    /// Whether [`gemm`] takes [`Activations::Q8`] for it, else [`Activations::F32`].
-    pub fn takes_q8(&self) -> bool {
-        matches!(self.data, Data::Q8_0Split { .. })
-    }
-
     /// Some of its rows, as a matrix: a part of a fused one, an expert of a slab.
     ///
     /// # Panics
@@ -197,7 +192,8 @@ pub enum Activations<'a> {
 ///   lane = lane + w·x, each operation rounded; then lanes i and i+8 are added, i and i+4, i+2, i+1.
 ///
 /// # Panics
-/// Where the shapes do not agree, or the activations are of the wrong kind ([`MatrixView::takes_q8`]).
+/// Where the shapes do not agree, or the activations are of the wrong kind: [`Activations::Q8`] for Q8_0 weights,
+/// [`Activations::F32`] for others.
 pub fn gemm(isa: Isa, pool: &Pool, w: &MatrixView<'_>, x: Activations<'_>, y: &mut [f32]) {
     assert!(y.len().is_multiple_of(w.rows), "{} outputs of {} rows", y.len(), w.rows);
     let tokens = y.len() / w.rows;

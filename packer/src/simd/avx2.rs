@@ -5,7 +5,7 @@
 use super::portable::{self, BELOW_HALF};
 use super::{Float, MAGNITUDE};
 use crate::q8_0::{BYTES, LEN, Stats};
-use gantry_formats::block::{GgmlType, fp16};
+use gantry_formats::block::GgmlType;
 use std::arch::x86_64::*;
 
 /// Blocks per batch: one per lane.
@@ -195,24 +195,6 @@ pub(super) unsafe fn split(src: &[u8], quants: &mut [u8], scales: &mut [u8]) {
         unsafe {
             let q = _mm256_loadu_si256(block.as_ptr().add(2).cast());
             _mm256_storeu_si256(quants.as_mut_ptr().cast(), q);
-        }
-    }
-}
-
-/// [`super::Level::dequantize`].
-///
-/// # Safety
-/// The CPU has AVX2: the caller's `Level` says so.
-#[target_feature(enable = "avx2")]
-pub(super) unsafe fn dequantize(quants: &[u8], scales: &[u8], out: &mut [f32]) {
-    let planes = quants.as_chunks::<LEN>().0.iter().zip(scales.as_chunks::<2>().0);
-    for (out, (quants, scale)) in out.as_chunks_mut::<LEN>().0.iter_mut().zip(planes) {
-        let d = _mm256_set1_ps(fp16::f16_to_f32(u16::from_le_bytes(*scale)));
-        for (out, quants) in out.as_chunks_mut::<8>().0.iter_mut().zip(quants.as_chunks::<8>().0) {
-            let q = _mm_cvtsi64_si128(i64::from_le_bytes(*quants));
-            let x = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q)), d);
-            // SAFETY: `out` is 8 f32.
-            unsafe { _mm256_storeu_ps(out.as_mut_ptr(), x) };
         }
     }
 }

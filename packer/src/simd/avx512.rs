@@ -5,7 +5,7 @@
 use super::portable::{self, BELOW_HALF};
 use super::{Float, MAGNITUDE};
 use crate::q8_0::{LEN, Stats};
-use gantry_formats::block::{GgmlType, fp16};
+use gantry_formats::block::GgmlType;
 use std::arch::x86_64::*;
 
 /// Blocks per batch: one per lane.
@@ -188,25 +188,6 @@ fn one<const FLOAT: u8, const SIZE: usize>(
         unsafe { _mm_storeu_si128(quants.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(q)) };
     }
     errors
-}
-
-/// [`super::Level::dequantize`].
-///
-/// # Safety
-/// The CPU has AVX-512 F: the caller's `Level` says so.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn dequantize(quants: &[u8], scales: &[u8], out: &mut [f32]) {
-    let planes = quants.as_chunks::<LEN>().0.iter().zip(scales.as_chunks::<2>().0);
-    for (out, (quants, scale)) in out.as_chunks_mut::<LEN>().0.iter_mut().zip(planes) {
-        let d = _mm512_set1_ps(fp16::f16_to_f32(u16::from_le_bytes(*scale)));
-        for (out, quants) in out.as_chunks_mut::<16>().0.iter_mut().zip(quants.as_chunks::<16>().0) {
-            // SAFETY: `quants` is 16 bytes, `out` 16 f32.
-            unsafe {
-                let q = _mm512_cvtepi8_epi32(_mm_loadu_si128(quants.as_ptr().cast()));
-                _mm512_storeu_ps(out.as_mut_ptr(), _mm512_mul_ps(_mm512_cvtepi32_ps(q), d));
-            }
-        }
-    }
 }
 
 /// [`super::Level::any_non_finite`]: the portable code, compiled for wider vectors.

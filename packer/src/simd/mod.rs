@@ -38,10 +38,13 @@ pub struct Level(Kind);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LevelError {
     /// No such level.
-    #[error("GANTRY_SIMD={0}: no such level; it is portable, avx2 or avx512")]
+    #[error(
+        "{VARIABLE}={0}: no such instruction set, expected portable, avx2 or avx512; name one of them or unset \
+         {VARIABLE}"
+    )]
     Unknown(String),
     /// This CPU lacks it.
-    #[error("GANTRY_SIMD={0}: this CPU has only {1}")]
+    #[error("{VARIABLE}={0}: this processor has only {1}; name one of them or unset {VARIABLE}")]
     Missing(&'static str, String),
 }
 
@@ -146,19 +149,6 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a `Level` of this kind exists only where its features were detected; AVX-512 includes AVX2.
             Kind::Avx2 | Kind::Avx512 => unsafe { avx2::split(src, quants, scales) },
-        }
-    }
-
-    /// d·q of whole blocks, lengths fitting.
-    pub(crate) fn dequantize(self, quants: &[u8], scales: &[u8], out: &mut [f32]) {
-        match self.0 {
-            Kind::Portable => portable::dequantize(quants, scales, out),
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a `Level` of this kind exists only where its features were detected.
-            Kind::Avx2 => unsafe { avx2::dequantize(quants, scales, out) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a `Level` of this kind exists only where its features were detected.
-            Kind::Avx512 => unsafe { avx512::dequantize(quants, scales, out) },
         }
     }
 

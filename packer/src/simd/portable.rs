@@ -93,17 +93,6 @@ pub(super) fn split(src: &[u8], quants: &mut [u8], scales: &mut [u8]) {
 }
 
 #[inline(always)]
-pub(super) fn dequantize(quants: &[u8], scales: &[u8], out: &mut [f32]) {
-    let planes = quants.as_chunks::<LEN>().0.iter().zip(scales.as_chunks::<2>().0);
-    for (out, (quants, scale)) in out.as_chunks_mut::<LEN>().0.iter_mut().zip(planes) {
-        let d = fp16::f16_to_f32(u16::from_le_bytes(*scale));
-        for (x, &q) in out.iter_mut().zip(quants) {
-            *x = f32::from(q as i8) * d;
-        }
-    }
-}
-
-#[inline(always)]
 pub(super) fn any_non_finite(ty: GgmlType, bytes: &[u8]) -> bool {
     match ty {
         GgmlType::F32 => {

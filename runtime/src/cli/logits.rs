@@ -24,6 +24,8 @@ pub(crate) fn run(args: &Logits) -> anyhow::Result<Exit> {
     let name = || format!("cannot write {}", args.out.display());
     let file = beside(&args.out, &args.model, args.force)?;
     let model = opened::load(&container, &args.load)?;
+    // Before a file of that name is emptied.
+    model.check_tokens(&tokens)?;
     let mut session = model.session()?;
     let mut out = BufWriter::new(file);
     let mut result = Ok(());

@@ -35,8 +35,8 @@ pub(crate) fn load(container: &Container, load: &Load) -> anyhow::Result<Model> 
 /// The text side of a container.
 pub(crate) struct Text {
     pub(crate) tokenizer: Tokenizer,
-    /// What the template needs of the vocabulary, without the tokens.
-    chat: (Option<String>, String, String),
+    /// The chat template, or why there is none: only some commands need it.
+    chat: Result<ChatTemplate, TextError>,
 }
 
 impl Text {
@@ -47,19 +47,12 @@ impl Text {
         for warning in tokenizer.warnings() {
             eprintln!("note: {warning}");
         }
-        let text = |id: Option<u32>| {
-            id.and_then(|id| vocab.text(id))
-                .map(|t| String::from_utf8_lossy(t).into_owned())
-                .unwrap_or_default()
-        };
-        let chat = (vocab.chat_template.clone(), text(vocab.bos), text(vocab.eos));
-        Ok(Self { tokenizer, chat })
+        Ok(Self { tokenizer, chat: ChatTemplate::from_vocab(&vocab) })
     }
 
     /// The chat template.
-    pub(crate) fn template(&self) -> anyhow::Result<ChatTemplate> {
-        let (source, bos, eos) = &self.chat;
-        Ok(ChatTemplate::new(source.as_deref().ok_or(TextError::NoChatTemplate)?, bos, eos)?)
+    pub(crate) fn template(&self) -> Result<&ChatTemplate, TextError> {
+        self.chat.as_ref().map_err(Clone::clone)
     }
 }
 

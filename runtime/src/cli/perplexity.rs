@@ -61,6 +61,8 @@ pub(crate) fn run(args: &Perplexity) -> anyhow::Result<Exit> {
     let bos = text.tokenizer.bos().filter(|_| text.tokenizer.adds_bos());
     let load = super::args::Load { context: Some(context), ..args.load };
     let model = opened::load(&container, &load)?;
+    // Scored tokens index logits, and the last of a chunk never goes through the session.
+    model.check_tokens(&tokens)?;
     let mut session = model.session()?;
     let first = context / 2;
     let mut score = Score::default();

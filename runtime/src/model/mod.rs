@@ -109,6 +109,18 @@ impl Model {
         self.0.vocab
     }
 
+    /// Whether the model has an embedding for every one of `tokens`: a tokenizer may know more.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Token`] with the first that it has not.
+    pub fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
+        let vocab = self.vocab();
+        match tokens.iter().find(|&&token| token as usize >= vocab) {
+            Some(&token) => Err(RuntimeError::Token { token, vocab }),
+            None => Ok(()),
+        }
+    }
+
     /// Positions that a session has room for.
     pub fn context(&self) -> usize {
         self.0.settings.context
@@ -134,10 +146,10 @@ impl Model {
         &self.0.device
     }
 
-    /// A new session: an empty cache.
+    /// A new session, with an empty cache of the model's context.
     ///
     /// # Errors
-    /// [`RuntimeError::Allocation`].
+    /// [`RuntimeError::Allocation`] where the system gives no memory for the cache.
     pub fn session(&self) -> Result<Session> {
         Session::new(self)
     }

@@ -52,6 +52,19 @@ pub struct ChatTemplate {
 
 const NAME: &str = "chat";
 
+/// What one rendering may cost, in MiniJinja's units: about an instruction, 64 bytes, or an item that is looked
+/// at. The largest templates known take some hundred for each message.
+const FUEL: u64 = 10_000_000;
+
+/// Longest text of one rendering: more tokens than any context holds.
+const MAX_TEXT: usize = 64 << 20;
+
+/// Deepest nesting that `tojson` follows.
+const MAX_DEPTH: usize = 128;
+
+/// Widest `tojson(indent=…)`; templates write 2 or 4.
+const MAX_INDENT: usize = 16;
+
 impl ChatTemplate {
     /// Parses a template. `bos` and `eos` are the texts of those tokens, empty where the model has none.
     ///
@@ -65,6 +78,7 @@ impl ChatTemplate {
             .build()
             .map_err(|error| TextError::ChatSyntax { detail: told(&error) })?;
         environment.set_syntax(syntax);
+        environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_filter("tojson", to_json);
         // MiniJinja iterates over none as over nothing; Python does not, and templates ask before `tools | length`.
@@ -128,14 +142,56 @@ impl ChatTemplate {
         };
         // The first that names a variable wins.
         let all = context! { ..standard, ..Value::from(Serde(&options.variables)) };
-        template.render(all).map_err(|error| {
+        let mut text = Bounded::default();
+        if let Err(error) = template.render_captured_to(all, &mut text) {
             let refused = self.refusal.lock().ok().and_then(|mut slot| slot.take());
-            match refused {
+            return Err(match refused {
                 Some(message) => TextError::ChatRefused { message },
+                None if text.full => {
+                    TextError::ChatTooLarge { what: format!("its text is longer than {MAX_TEXT} bytes") }
+                }
+                None if out_of_fuel(&error) => TextError::ChatTooLarge {
+                    what: format!("it takes more than {FUEL} steps; a loop in it may have no end"),
+                },
                 None => TextError::ChatRender { detail: told(&error) },
-            }
-        })
+            });
+        }
+        String::from_utf8(text.bytes).map_err(|error| TextError::ChatRender { detail: error.to_string() })
     }
+}
+
+/// The text of a rendering, up to [`MAX_TEXT`].
+#[derive(Default)]
+struct Bounded {
+    bytes: Vec<u8>,
+    full: bool,
+}
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if bytes.len() > MAX_TEXT - self.bytes.len() {
+            self.full = true;
+            return Err(std::io::Error::other("the text is too long"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether an error, or one that caused it, is that a rendering took too long.
+fn out_of_fuel(error: &Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::OutOfFuel) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// An error with its causes, on one line.
@@ -151,16 +207,32 @@ fn told(error: &Error) -> String {
 
 /// Python's `json.dumps(value, ensure_ascii=False, indent=…)`, which is what templates are written for: a space
 /// after `:` and `,`, nothing escaped for HTML.
-fn to_json(_state: &State<'_, '_>, value: &Value, options: Kwargs) -> Result<String, Error> {
+fn to_json(state: &State<'_, '_>, value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
+    if let Some(indent) = indent.filter(|&indent| indent > MAX_INDENT) {
+        let message = format!("tojson: an indent of {indent}, expected at most {MAX_INDENT}");
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
     let _: Option<bool> = options.get("ensure_ascii")?;
     options.assert_all_used()?;
     let mut out = String::new();
-    write_json(value, indent, 0, &mut out)?;
+    write_json(state, value, indent, 0, &mut out)?;
     Ok(out)
 }
 
-fn write_json(value: &Value, indent: Option<usize>, depth: usize, out: &mut String) -> Result<(), Error> {
+fn write_json(
+    state: &State<'_, '_>,
+    value: &Value,
+    indent: Option<usize>,
+    depth: usize,
+    out: &mut String,
+) -> Result<(), Error> {
+    if depth > MAX_DEPTH {
+        let message = format!("tojson: nested more than {MAX_DEPTH} deep");
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
+    // A value may hold another many times over: what is written costs, not what it is written from.
+    state.consume_fuel(1)?;
     let line = |depth: usize, out: &mut String| {
         if let Some(indent) = indent {
             out.push('\n');
@@ -173,6 +245,7 @@ fn write_json(value: &Value, indent: Option<usize>, depth: usize, out: &mut Stri
         _ => {
             let scalar = serde_json::to_string(value)
                 .map_err(|error| Error::new(ErrorKind::BadSerialization, format!("tojson: {error}")))?;
+            state.consume_fuel(scalar.len() as u64 / 64)?;
             out.push_str(&scalar);
             return Ok(());
         }
@@ -184,13 +257,14 @@ fn write_json(value: &Value, indent: Option<usize>, depth: usize, out: &mut Stri
             out.push_str(if indent.is_some() { "," } else { ", " });
         }
         empty = false;
+        state.consume_fuel((indent.unwrap_or(0) * (depth + 1)) as u64 / 64)?;
         line(depth + 1, out);
         if open == '{' {
             out.push_str(&serde_json::Value::from(item.to_string()).to_string());
             out.push_str(": ");
-            write_json(&value.get_item(&item)?, indent, depth + 1, out)?;
+            write_json(state, &value.get_item(&item)?, indent, depth + 1, out)?;
         } else {
-            write_json(&item, indent, depth + 1, out)?;
+            write_json(state, &item, indent, depth + 1, out)?;
         }
     }
     if !empty {

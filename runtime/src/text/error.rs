@@ -3,7 +3,7 @@
 use gantry_formats::exit::{Exit, ExitCode};
 
 /// Why a tokenizer or a chat template cannot be built or used.
-#[derive(Debug, thiserror::Error, PartialEq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq)]
 #[non_exhaustive]
 pub enum TextError {
     /// The metadata has no tokenizer at all.
@@ -76,6 +76,12 @@ pub enum TextError {
         /// What the template engine says.
         detail: String,
     },
+    /// The chat template runs for longer, or writes more, than any conversation needs.
+    #[error("chat template was stopped: {what}; give another template or a shorter conversation")]
+    ChatTooLarge {
+        /// What there was too much of, and the limit.
+        what: String,
+    },
     /// The chat template refused these messages with its own words (`raise_exception`).
     #[error("the model's chat template refuses these messages: {message}")]
     ChatRefused {
@@ -94,6 +100,7 @@ impl ExitCode for TextError {
             | Self::Length { .. }
             | Self::ChatSyntax { .. }
             | Self::ChatRender { .. }
+            | Self::ChatTooLarge { .. }
             | Self::ChatRefused { .. } => Exit::Input,
             Self::Pattern { .. } => Exit::Other,
         }

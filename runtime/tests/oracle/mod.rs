@@ -26,6 +26,8 @@ pub struct Config {
     pub ty: GgmlType,
     /// A vocabulary of single letters.
     pub tokenizer: bool,
+    /// Tokens of it that the model has no embedding for.
+    pub beyond: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +54,7 @@ impl Default for Config {
             tied: true,
             ty: GgmlType::F32,
             tokenizer: false,
+            beyond: 0,
         }
     }
 }
@@ -290,7 +293,7 @@ fn keys(c: &Config, writer: &mut GgufWriter) {
         }
     }
     if c.tokenizer {
-        letters(c.vocab, &mut set);
+        letters(c.vocab + c.beyond, &mut set);
     } else {
         set("tokenizer.ggml.model", "no_vocab".into());
     }

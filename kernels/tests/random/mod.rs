@@ -54,7 +54,13 @@ pub(crate) fn assert_written(values: &[f32]) {
     assert!(values.iter().all(|v| v.to_bits() != 0x7fc0_dead), "an output was left as it was");
 }
 
-/// Every implementation but the portable one.
+/// Every implementation but the portable one: none on a processor without AVX2, where a comparison over them
+/// compares nothing. `GANTRY_REQUIRE_SIMD=avx2` (or `avx512`) makes the absence of that one a failure.
+#[track_caller]
 pub(crate) fn others() -> Vec<Isa> {
+    if let Some(name) = std::env::var_os("GANTRY_REQUIRE_SIMD") {
+        let required = Isa::from_name(&name.to_string_lossy());
+        assert!(required.is_ok(), "GANTRY_REQUIRE_SIMD: {}", required.unwrap_err());
+    }
     Isa::available().into_iter().filter(|isa| *isa != Isa::PORTABLE).collect()
 }
