@@ -27,7 +27,7 @@ pub(crate) fn run(args: &Chat, signals: &Signals) -> anyhow::Result<Exit> {
     let mut stdout = std::io::stdout();
     loop {
         if interactive {
-            eprint!("> ");
+            let _ = std::io::stderr().write_all(b"> ");
         }
         let mut line = Vec::new();
         if std::io::stdin().lock().read_until(b'\n', &mut line)? == 0 {

@@ -1,5 +1,12 @@
 //! The command line of `gantry-run`.
 
+/// As the standard one, but where standard error is closed nothing is said, and nothing panics.
+macro_rules! eprintln {
+    ($($arg:tt)*) => {{
+        let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{}\n", format_args!($($arg)*)));
+    }};
+}
+
 pub(crate) mod args;
 mod bench;
 mod chat;
