@@ -200,7 +200,8 @@ impl Sampling {
         let default = SamplerOptions::default();
         let now = || {
             let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-            since.map_or(0, |t| t.as_nanos() as u64)
+            // Programs that read `--json` often keep numbers as doubles, which are exact below 2^53.
+            since.map_or(0, |t| t.as_nanos() as u64 & ((1 << 53) - 1))
         };
         SamplerOptions {
             temperature: if self.greedy { 0.0 } else { self.temp.unwrap_or(default.temperature) },

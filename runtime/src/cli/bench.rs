@@ -34,6 +34,8 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
     let mut out = std::io::stdout().lock();
     if args.json {
         let document = json!({
+            "schema": super::SCHEMA,
+            "command": "bench",
             "device": model.device().describe(),
             "threads": model.device().threads(),
             "repeat": args.repeat,

@@ -179,6 +179,8 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
     let written = writing.write(&mut session, &mut sampler, &ids, &mut show)?;
     if args.json {
         let document = json!({
+            "schema": super::SCHEMA,
+            "command": "text",
             "text": written.text,
             "tokens": written.tokens,
             "prompt_tokens": ids,

@@ -25,6 +25,9 @@ use gantry_formats::exit::Exit;
 use signals::Signals;
 use std::io::Write;
 
+/// Version of the schema of every `--json` document.
+pub(crate) const SCHEMA: u32 = 1;
+
 /// Does what was asked.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
     let signals = Signals::new()?;
@@ -54,7 +57,7 @@ fn devices(json: bool) -> anyhow::Result<Exit> {
             "threads": device.threads(),
             "memory_free_bytes": free.bytes,
         });
-        writeln!(out, "{}", serde_json::json!({ "devices": [cpu] }))?;
+        writeln!(out, "{}", serde_json::json!({ "schema": SCHEMA, "command": "devices", "devices": [cpu] }))?;
     } else {
         writeln!(out, "{}", device.describe())?;
         writeln!(out, "  {:.1} GiB {}", free.bytes as f64 / f64::from(1 << 30), free.limit)?;
