@@ -5,9 +5,16 @@ use gantry_runtime::sample::SamplerOptions;
 use gantry_runtime::{KvType, LoadMode, ModelOptions, Verify};
 use std::path::PathBuf;
 
+const EXAMPLES: &str = "Examples:
+  gantry-run model.gantry -p \"The capital of France is\" -n 32
+  gantry-run model.gantry -p \"Name three rivers.\" --chat --seed 7
+  gantry-run model.gantry -p - --greedy --json < prompt.txt
+  gantry-run chat model.gantry";
+
 /// Loads a verified Gantry container and writes text.
 #[derive(Debug, Parser)]
 #[command(name = "gantry-run", version, max_term_width = 100)]
+#[command(after_help = EXAMPLES)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -29,12 +36,16 @@ pub(crate) enum Command {
     /// Measures prompt and decode speed.
     Bench(Bench),
     /// Lists the devices that models can run on.
+    #[command(after_help = "Examples:\n  gantry-run devices\n  gantry-run devices --json")]
     Devices {
         /// One JSON document.
         #[arg(long)]
         json: bool,
     },
     /// Writes a completion script for a shell.
+    #[command(
+        after_help = "Examples:\n  gantry-run completions bash > ~/.local/share/bash-completion/completions/gantry-run"
+    )]
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
@@ -72,6 +83,8 @@ pub(crate) struct Generate {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gantry-run chat model.gantry\n  \
+    gantry-run chat model.gantry --system \"Answer in one sentence.\" -n 200")]
 pub(crate) struct Chat {
     /// The container.
     #[arg(value_name = "FILE")]
@@ -89,6 +102,10 @@ pub(crate) struct Chat {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  gantry-run logits model.gantry -p \"Once upon a time\" --out logits.f32\n  \
+    gantry-run logits model.gantry --tokens 1,2,3 --out logits.f32"
+)]
 pub(crate) struct Logits {
     /// The container.
     #[arg(value_name = "FILE")]
@@ -107,6 +124,8 @@ pub(crate) struct Logits {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gantry-run tokenize model.gantry -p \"Hello, world\"\n  \
+    gantry-run tokenize model.gantry -p - --json < prompt.txt")]
 pub(crate) struct Tokenize {
     /// The container.
     #[arg(value_name = "FILE")]
@@ -126,6 +145,8 @@ pub(crate) struct Tokenize {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gantry-run perplexity model.gantry --text wiki.test.raw\n  \
+    gantry-run perplexity model.gantry --text wiki.test.raw --chunks 20 --json")]
 pub(crate) struct Perplexity {
     /// The container.
     #[arg(value_name = "FILE")]
@@ -144,6 +165,8 @@ pub(crate) struct Perplexity {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gantry-run bench model.gantry\n  \
+    gantry-run bench model.gantry -p 512 -n 128 -r 3 --json")]
 pub(crate) struct Bench {
     /// The container.
     #[arg(value_name = "FILE")]
