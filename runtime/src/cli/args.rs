@@ -195,19 +195,19 @@ pub(crate) struct Sampling {
     #[arg(long, conflicts_with = "temp")]
     pub(crate) greedy: bool,
     /// Temperature: divides the logits [default: 0.8].
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub(crate) temp: Option<f32>,
     /// Keeps the K most probable tokens; 0 keeps all [default: 40].
     #[arg(long, value_name = "K")]
     pub(crate) top_k: Option<usize>,
     /// Keeps the fewest tokens with this much probability together [default: 0.95].
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) top_p: Option<f32>,
     /// Keeps tokens at least this fraction as probable as the first [default: 0.05].
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) min_p: Option<f32>,
     /// Weakens tokens that were seen lately; 1 does not [default: 1].
-    #[arg(long, value_name = "F")]
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
     pub(crate) repeat_penalty: Option<f32>,
     /// How many tokens back the penalty looks [default: 64].
     #[arg(long, value_name = "N")]

@@ -31,6 +31,8 @@ pub(crate) fn run(args: &Logits) -> anyhow::Result<Exit> {
         }
     })?;
     result.and_then(|()| out.flush()).with_context(name)?;
-    eprintln!("wrote {} positions of {} logits to {}", tokens.len(), model.vocab(), args.out.display());
+    let (n, vocab) = (tokens.len(), model.vocab());
+    let positions = if n == 1 { "position" } else { "positions" };
+    eprintln!("wrote {n} {positions} of {vocab} logits to {}", args.out.display());
     Ok(Exit::Ok)
 }

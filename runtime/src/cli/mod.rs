@@ -14,6 +14,7 @@ pub(crate) mod failure;
 mod generate;
 mod logits;
 mod opened;
+pub(crate) mod parse;
 mod perplexity;
 mod signals;
 mod speed;
