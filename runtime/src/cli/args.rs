@@ -311,6 +311,7 @@ impl Load {
                 Kv::F16 => KvType::F16,
             },
             memory_limit: self.memory_limit,
+            progress: Some(super::waiting::progress()),
         }
     }
 }

@@ -19,6 +19,7 @@ mod perplexity;
 mod signals;
 mod speed;
 mod tokenize;
+mod waiting;
 
 use args::{Cli, Command};
 use clap::CommandFactory;
