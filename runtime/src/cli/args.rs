@@ -25,7 +25,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Talks: the model's chat template, turn by turn.
+    /// Talks: the model's chat template, turn by turn; Ctrl-C stops an answer.
     Chat(Chat),
     /// Writes the logits of every position, little-endian f32.
     Logits(Logits),
@@ -95,6 +95,9 @@ pub(crate) struct Chat {
     /// Most tokens in one answer.
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) tokens: Option<usize>,
+    /// Shows tokens and speed after each answer.
+    #[arg(long)]
+    pub(crate) stats: bool,
     #[command(flatten)]
     pub(crate) sampling: Sampling,
     #[command(flatten)]
