@@ -3,11 +3,10 @@
 
 mod cli;
 
-use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let result = cli::run(cli::args::Cli::parse());
+    let result = cli::run(cli::parse::parse());
     match result {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(error) if cli::failure::is_closed_pipe(&error) => ExitCode::SUCCESS,

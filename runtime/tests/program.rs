@@ -75,7 +75,14 @@ fn logits_are_every_position_little_endian() {
     let path = model(dir.path());
     let run = |extra: &[&str]| {
         let out = dir.path().join("l.f32");
-        gantry_run().arg("logits").arg(&path).args(extra).arg("--out").arg(&out).assert().success();
+        gantry_run()
+            .arg("logits")
+            .arg(&path)
+            .args(extra)
+            .args(["--force", "--out"])
+            .arg(&out)
+            .assert()
+            .success();
         std::fs::read(out).unwrap()
     };
     let batch = run(&["--tokens", "1,263,264,265"]);
@@ -141,7 +148,7 @@ fn a_token_without_an_embedding_is_refused() {
     refused(&[m, "-p", "z", "-n", "1"]);
     let out = dir.path().join("kept");
     std::fs::write(&out, "kept").unwrap();
-    refused(&["logits", m, "--tokens", "1,264", "--out", out.to_str().unwrap()]);
+    refused(&["logits", m, "--tokens", "1,264", "--force", "--out", out.to_str().unwrap()]);
     assert_eq!(std::fs::read(&out).unwrap(), b"kept");
 }
 
@@ -159,7 +166,9 @@ fn faults_leave_with_their_codes() {
     code(&[m, "-p", "a", "--temp=-1"], 2, "temp");
     code(&[m, "-p", "a", "--threads", "0"], 2, "threads");
     code(&[m, "-p", "abcdef", "-c", "3"], 2, "context is full");
-    code(&["logits", m, "--tokens", "300", "--out", "/dev/null"], 2, "token 300");
+    let unborn = dir.path().join("unborn.f32");
+    code(&["logits", m, "--tokens", "300", "--out", unborn.to_str().unwrap()], 2, "token 300");
+    assert!(!unborn.exists());
     code(&["/no/such/file", "-p", "a"], 3, "No such file");
     code(&[m, "-p", "a", "--memory-limit", "1KiB"], 6, "short by");
     code(&["chat", m], 5, "no chat template");
@@ -183,7 +192,8 @@ fn a_container_without_a_tokenizer_says_so_and_still_takes_ids() {
     let path = packing::pack(dir.path(), &model.header, &model.tensors, &How::default());
     let output = gantry_run().arg(&path).args(["-p", "a"]).assert().code(5).get_output().clone();
     assert!(text(&output.stderr).contains("container has no tokenizer"));
-    let args = ["--tokens", "1,2", "--out", "/dev/null"];
+    let out = dir.path().join("logits.f32");
+    let args = ["--tokens", "1,2", "--out", out.to_str().unwrap()];
     gantry_run().arg("logits").arg(&path).args(args).assert().success();
 }
 
@@ -278,7 +288,11 @@ fn every_instruction_set_gives_the_same_bits() {
         let run = |isa: &str| {
             let out = dir.path().join("l.f32");
             let mut command = gantry_run();
-            command.env("GANTRY_SIMD", isa).arg("logits").arg(&path).args(["--tokens", "1,2,3,4,5"]);
+            command.env("GANTRY_SIMD", isa).arg("logits").arg(&path).args([
+                "--force",
+                "--tokens",
+                "1,2,3,4,5",
+            ]);
             command.arg("--out").arg(&out).assert().success();
             std::fs::read(out).unwrap()
         };

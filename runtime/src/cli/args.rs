@@ -5,9 +5,16 @@ use gantry_runtime::sample::SamplerOptions;
 use gantry_runtime::{KvType, LoadMode, ModelOptions, Verify};
 use std::path::PathBuf;
 
+const EXAMPLES: &str = "Examples:
+  gantry-run model.gantry -p \"The capital of France is\" -n 32
+  gantry-run model.gantry -p \"Name three rivers.\" --chat --seed 7
+  gantry-run model.gantry -p - --greedy --json < prompt.txt
+  gantry-run chat model.gantry";
+
 /// Loads a verified Gantry container and writes text.
 #[derive(Debug, Parser)]
 #[command(name = "gantry-run", version, max_term_width = 100)]
+#[command(after_help = EXAMPLES)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -18,7 +25,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Talks: the model's chat template, turn by turn.
+    /// Talks: the model's chat template, turn by turn; Ctrl-C stops an answer.
     Chat(Chat),
     /// Writes the logits of every position, little-endian f32.
     Logits(Logits),
@@ -29,12 +36,16 @@ pub(crate) enum Command {
     /// Measures prompt and decode speed.
     Bench(Bench),
     /// Lists the devices that models can run on.
+    #[command(after_help = "Examples:\n  gantry-run devices\n  gantry-run devices --json")]
     Devices {
         /// One JSON document.
         #[arg(long)]
         json: bool,
     },
     /// Writes a completion script for a shell.
+    #[command(
+        after_help = "Examples:\n  gantry-run completions bash > ~/.local/share/bash-completion/completions/gantry-run"
+    )]
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
@@ -72,6 +83,8 @@ pub(crate) struct Generate {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gantry-run chat model.gantry\n  \
+    gantry-run chat model.gantry --system \"Answer in one sentence.\" -n 200")]
 pub(crate) struct Chat {
     /// The container.
     #[arg(value_name = "FILE")]
@@ -82,6 +95,9 @@ pub(crate) struct Chat {
     /// Most tokens in one answer.
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) tokens: Option<usize>,
+    /// Shows tokens and speed after each answer.
+    #[arg(long)]
+    pub(crate) stats: bool,
     #[command(flatten)]
     pub(crate) sampling: Sampling,
     #[command(flatten)]
@@ -89,6 +105,10 @@ pub(crate) struct Chat {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  gantry-run logits model.gantry -p \"Once upon a time\" --out logits.f32\n  \
+    gantry-run logits model.gantry --tokens 1,2,3 --out logits.f32"
+)]
 pub(crate) struct Logits {
     /// The container.
     #[arg(value_name = "FILE")]
@@ -110,6 +130,8 @@ pub(crate) struct Logits {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gantry-run tokenize model.gantry -p \"Hello, world\"\n  \
+    gantry-run tokenize model.gantry -p - --json < prompt.txt")]
 pub(crate) struct Tokenize {
     /// The container.
     #[arg(value_name = "FILE")]
@@ -129,6 +151,8 @@ pub(crate) struct Tokenize {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gantry-run perplexity model.gantry --text wiki.test.raw\n  \
+    gantry-run perplexity model.gantry --text wiki.test.raw --chunks 20 --json")]
 pub(crate) struct Perplexity {
     /// The container.
     #[arg(value_name = "FILE")]
@@ -138,7 +162,7 @@ pub(crate) struct Perplexity {
     pub(crate) text: PathBuf,
     /// Most chunks to score.
     #[arg(long, value_name = "N")]
-    pub(crate) chunks: Option<usize>,
+    pub(crate) chunks: Option<std::num::NonZeroUsize>,
     /// One JSON document.
     #[arg(long)]
     pub(crate) json: bool,
@@ -147,6 +171,8 @@ pub(crate) struct Perplexity {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gantry-run bench model.gantry\n  \
+    gantry-run bench model.gantry -p 512 -n 128 -r 3 --json")]
 pub(crate) struct Bench {
     /// The container.
     #[arg(value_name = "FILE")]
@@ -175,19 +201,19 @@ pub(crate) struct Sampling {
     #[arg(long, conflicts_with = "temp")]
     pub(crate) greedy: bool,
     /// Temperature: divides the logits [default: 0.8].
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub(crate) temp: Option<f32>,
     /// Keeps the K most probable tokens; 0 keeps all [default: 40].
     #[arg(long, value_name = "K")]
     pub(crate) top_k: Option<usize>,
     /// Keeps the fewest tokens with this much probability together [default: 0.95].
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) top_p: Option<f32>,
     /// Keeps tokens at least this fraction as probable as the first [default: 0.05].
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) min_p: Option<f32>,
     /// Weakens tokens that were seen lately; 1 does not [default: 1].
-    #[arg(long, value_name = "F")]
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
     pub(crate) repeat_penalty: Option<f32>,
     /// How many tokens back the penalty looks [default: 64].
     #[arg(long, value_name = "N")]
@@ -203,7 +229,8 @@ impl Sampling {
         let default = SamplerOptions::default();
         let now = || {
             let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-            since.map_or(0, |t| t.as_nanos() as u64)
+            // Programs that read `--json` often keep numbers as doubles, which are exact below 2^53.
+            since.map_or(0, |t| t.as_nanos() as u64 & ((1 << 53) - 1))
         };
         SamplerOptions {
             temperature: if self.greedy { 0.0 } else { self.temp.unwrap_or(default.temperature) },
@@ -290,6 +317,7 @@ impl Load {
                 Kv::F16 => KvType::F16,
             },
             memory_limit: self.memory_limit,
+            progress: Some(super::waiting::progress()),
         }
     }
 }

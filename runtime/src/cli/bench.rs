@@ -31,9 +31,13 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
     }
     let prompt = median(passes.iter().map(|p| p.0).collect());
     let decode = median(passes.iter().map(|p| p.1).collect());
+    let name = container.manifest().model.name.as_deref();
     let mut out = std::io::stdout().lock();
     if args.json {
         let document = json!({
+            "schema": super::SCHEMA,
+            "command": "bench",
+            "model": name,
             "device": model.device().describe(),
             "threads": model.device().threads(),
             "repeat": args.repeat,
@@ -43,9 +47,16 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
         });
         writeln!(out, "{document}")?;
     } else {
+        let file = args.model.display();
+        match name {
+            Some(name) => writeln!(out, "{} ({file})", name.escape_debug())?,
+            None => writeln!(out, "{file}")?,
+        }
         writeln!(out, "{}; medians of {}", model.device().describe(), args.repeat)?;
-        for (name, speed) in [("pp", prompt), ("tg", decode)].into_iter().filter(|(_, s)| s.tokens > 0) {
-            writeln!(out, "{name}{:<5} {:>9.2} tok/s", speed.tokens, speed.per_second())?;
+        let rows =
+            [("pp", prompt, "prompt, computed in batches"), ("tg", decode, "text, one token after another")];
+        for (name, speed, what) in rows.into_iter().filter(|(_, s, _)| s.tokens > 0) {
+            writeln!(out, "{name}{:<5} {:>9.2} tok/s  {what}", speed.tokens, speed.per_second())?;
         }
     }
     Ok(Exit::Ok)

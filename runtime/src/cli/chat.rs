@@ -10,7 +10,11 @@ use gantry_runtime::sample::Sampler;
 use gantry_runtime::text::{Message, chat::ChatOptions};
 use std::io::{BufRead, IsTerminal, Write};
 
-/// `gantry-run chat FILE`: a line of input is a turn; an empty line or the end of input ends it.
+/// What `/help` says.
+const HELP: &str = "A line is a message to the model. /exit, an empty line or Ctrl-D ends the conversation; Ctrl-C stops \
+                    an answer, and at the prompt it ends the program.";
+
+/// `gantry-run chat FILE`: a line of input is a turn; an empty line, `/exit` or the end of input ends it.
 pub(crate) fn run(args: &Chat, signals: &Signals) -> anyhow::Result<Exit> {
     let mut sampler = Sampler::new(args.sampling.options())?;
     let container = opened::container(&args.model)?;
@@ -25,9 +29,12 @@ pub(crate) fn run(args: &Chat, signals: &Signals) -> anyhow::Result<Exit> {
     let mut held: Vec<u32> = Vec::new();
     let interactive = std::io::stdin().is_terminal();
     let mut stdout = std::io::stdout();
+    if interactive {
+        eprintln!("Ctrl-D or /exit ends; Ctrl-C stops an answer");
+    }
     loop {
         if interactive {
-            eprint!("> ");
+            let _ = std::io::stderr().write_all(b"> ");
         }
         let mut line = Vec::new();
         if std::io::stdin().lock().read_until(b'\n', &mut line)? == 0 {
@@ -35,8 +42,13 @@ pub(crate) fn run(args: &Chat, signals: &Signals) -> anyhow::Result<Exit> {
         }
         let line = opened::utf8(line, "the line")?;
         let line = line.trim_end_matches(['\n', '\r']);
-        if line.is_empty() {
-            return Ok(Exit::Ok);
+        match line.trim() {
+            "" | "/exit" => return Ok(Exit::Ok),
+            "/help" => {
+                eprintln!("{HELP}");
+                continue;
+            }
+            _ => {}
         }
         messages.push(Message::new("user", line));
         let wanted = text.tokenizer.encode_chat(&template.render(&messages, &options)?);
@@ -52,9 +64,21 @@ pub(crate) fn run(args: &Chat, signals: &Signals) -> anyhow::Result<Exit> {
         held.extend(&written.tokens);
         // The last token may have been shown without having been taken.
         held.truncate(session.position());
-        eprintln!("prompt: {} ({kept} kept)", written.prompt);
-        eprintln!("decode: {}", written.decode);
+        if args.stats {
+            eprintln!("prompt: {} ({kept} kept)", written.prompt);
+            eprintln!("decode: {}", written.decode);
+        }
         match written.end {
+            // Whoever sits before it wants another answer; a script that is interrupted wants to end.
+            End::Signal(Exit::Interrupted) if interactive => {
+                signals.clear();
+                if written.tokens.is_empty() {
+                    // It never came to answer: as if nothing had been said.
+                    messages.pop();
+                } else {
+                    messages.push(Message::new("assistant", written.text));
+                }
+            }
             End::Signal(exit) => return Ok(exit),
             End::Context => {
                 eprintln!("note: the context of {} is full; --context gives more", model.context());

@@ -1,6 +1,7 @@
 //! Writes on from a prompt.
 
 use super::args::Generate;
+use super::failure::Refusal;
 use super::opened::{self, Text};
 use super::signals::Signals;
 use super::speed::{Speed, load_json};
@@ -150,6 +151,12 @@ fn prefill(session: &mut Session, prompt: &[u32], signals: &Signals) -> anyhow::
 pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
     let path = args.model.as_deref().context("no FILE")?;
     let prompt = opened::text_or_stdin(args.prompt.as_deref().context("no prompt")?)?;
+    if prompt.is_empty() {
+        return Err(Refusal::error(
+            Exit::Usage,
+            "the prompt is empty; give some text with -p, or to -p - as input",
+        ));
+    }
     let mut sampler = Sampler::new(args.sampling.options())?;
     let container = opened::container(path)?;
     let text = Text::of(&container)?;
@@ -161,7 +168,9 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
     } else {
         text.tokenizer.encode(&prompt, EncodeOptions { add_special: true, parse_special: true })
     };
-    anyhow::ensure!(!ids.is_empty(), "the prompt has no tokens; give some text");
+    if ids.is_empty() {
+        return Err(Refusal::error(Exit::Usage, "the prompt has no tokens; give some text"));
+    }
     let model = opened::load(&container, &args.load)?;
     // The index is not needed any more; a small model's is a noticeable part of it.
     drop(container);
@@ -179,6 +188,8 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
     let written = writing.write(&mut session, &mut sampler, &ids, &mut show)?;
     if args.json {
         let document = json!({
+            "schema": super::SCHEMA,
+            "command": "text",
             "text": written.text,
             "tokens": written.tokens,
             "prompt_tokens": ids,

@@ -24,7 +24,6 @@ pub(crate) fn run(args: &Logits) -> anyhow::Result<Exit> {
     let name = || format!("cannot write {}", args.out.display());
     let file = beside(&args.out, &args.model, args.force)?;
     let model = opened::load(&container, &args.load)?;
-    // Before a file of that name is emptied.
     model.check_tokens(&tokens)?;
     let mut session = model.session()?;
     let mut out = BufWriter::new(file);
@@ -40,7 +39,9 @@ pub(crate) fn run(args: &Logits) -> anyhow::Result<Exit> {
     let file = out.into_inner().map_err(|e| e.into_error()).with_context(name)?;
     let kept = if args.force { file.persist(&args.out) } else { file.persist_noclobber(&args.out) };
     kept.map_err(|e| e.error).with_context(name)?;
-    eprintln!("wrote {} positions of {} logits to {}", tokens.len(), model.vocab(), args.out.display());
+    let (n, vocab) = (tokens.len(), model.vocab());
+    let positions = if n == 1 { "position" } else { "positions" };
+    eprintln!("wrote {n} {positions} of {vocab} logits to {}", args.out.display());
     Ok(Exit::Ok)
 }
 

@@ -1,5 +1,12 @@
 //! The command line of `gantry-run`.
 
+/// As the standard one, but where standard error is closed nothing is said, and nothing panics.
+macro_rules! eprintln {
+    ($($arg:tt)*) => {{
+        let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{}\n", format_args!($($arg)*)));
+    }};
+}
+
 pub(crate) mod args;
 mod bench;
 mod chat;
@@ -7,16 +14,21 @@ pub(crate) mod failure;
 mod generate;
 mod logits;
 mod opened;
+pub(crate) mod parse;
 mod perplexity;
 mod signals;
 mod speed;
 mod tokenize;
+mod waiting;
 
 use args::{Cli, Command};
 use clap::CommandFactory;
 use gantry_formats::exit::Exit;
 use signals::Signals;
 use std::io::Write;
+
+/// Version of the schema of every `--json` document.
+pub(crate) const SCHEMA: u32 = 1;
 
 /// Does what was asked.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
@@ -47,7 +59,7 @@ fn devices(json: bool) -> anyhow::Result<Exit> {
             "threads": device.threads(),
             "memory_free_bytes": free.bytes,
         });
-        writeln!(out, "{}", serde_json::json!({ "devices": [cpu] }))?;
+        writeln!(out, "{}", serde_json::json!({ "schema": SCHEMA, "command": "devices", "devices": [cpu] }))?;
     } else {
         writeln!(out, "{}", device.describe())?;
         writeln!(out, "  {:.1} GiB {}", free.bytes as f64 / f64::from(1 << 30), free.limit)?;

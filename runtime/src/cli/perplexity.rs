@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Perplexity) -> anyhow::Result<Exit> {
     let mut session = model.session()?;
     let first = context / 2;
     let mut score = Score::default();
-    let chunks = args.chunks.unwrap_or(usize::MAX).min(tokens.len() / context);
+    let chunks = args.chunks.map_or(usize::MAX, std::num::NonZeroUsize::get).min(tokens.len() / context);
     let mut out = std::io::stdout().lock();
     for (number, chunk) in tokens.chunks_exact(context).take(chunks).enumerate() {
         let mut run = chunk.to_vec();
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Perplexity) -> anyhow::Result<Exit> {
     let (ppl, error) = score.estimate();
     if args.json {
         let document = json!({
-            "perplexity": ppl, "error": error, "chunks": chunks, "context": context, "scored": score.count,
+            "schema": super::SCHEMA, "command": "perplexity", "perplexity": ppl, "error": error, "chunks": chunks, "context": context, "scored": score.count,
         });
         writeln!(out, "{document}")?;
     } else {

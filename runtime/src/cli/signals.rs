@@ -35,6 +35,11 @@ impl Signals {
         self.idle.store(!busy, Ordering::SeqCst);
     }
 
+    /// Forgets a signal that was answered: the next one is a first one again.
+    pub(crate) fn clear(&self) {
+        self.stopping.store(false, Ordering::SeqCst);
+    }
+
     /// The exit code of the signal that came, if one did.
     pub(crate) fn stopped(&self) -> Option<Exit> {
         if !self.stopping.load(Ordering::SeqCst) {

@@ -29,8 +29,9 @@ impl std::fmt::Display for Speed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} tokens in {:.3} s ({:.1} tok/s)",
+            "{} token{} in {:.3} s ({:.1} tok/s)",
             self.tokens,
+            if self.tokens == 1 { "" } else { "s" },
             self.time.as_secs_f64(),
             self.per_second()
         )

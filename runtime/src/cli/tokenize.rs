@@ -17,7 +17,10 @@ pub(crate) fn run(args: &Tokenize) -> anyhow::Result<Exit> {
     let piece = |id: u32| String::from_utf8_lossy(text.tokenizer.piece(id, true)).into_owned();
     if args.json {
         let tokens: Vec<_> = ids.iter().map(|&id| json!({ "id": id, "piece": piece(id) })).collect();
-        writeln!(out, "{}", json!({ "count": ids.len(), "ids": ids, "tokens": tokens }))?;
+        let document = json!({
+            "schema": super::SCHEMA, "command": "tokenize", "count": ids.len(), "ids": ids, "tokens": tokens,
+        });
+        writeln!(out, "{document}")?;
     } else {
         for &id in &ids {
             writeln!(out, "{id:>8}  {:?}", piece(id))?;

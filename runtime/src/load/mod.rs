@@ -8,10 +8,12 @@
 mod arena;
 mod damage;
 mod pieces;
+mod progress;
 mod verify;
 
 pub use arena::Arena;
 pub use damage::Damage;
+pub use progress::{Progress, size_text};
 pub use verify::Verify;
 
 use crate::{Container, Result, RuntimeError};
@@ -19,6 +21,7 @@ use damage::Place;
 use gantry_formats::container::ContainerError;
 use gantry_formats::source::ReadAt;
 use pieces::Piece;
+use progress::Counter;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -37,7 +40,7 @@ pub enum LoadMode {
 }
 
 /// How to load.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LoadOptions {
     /// The way in.
     pub mode: LoadMode,
@@ -45,6 +48,8 @@ pub struct LoadOptions {
     pub verify: Verify,
     /// Threads that read and hash.
     pub threads: usize,
+    /// Who is told how far it is.
+    pub progress: Option<Progress>,
 }
 
 /// What loading did.
@@ -79,8 +84,12 @@ impl std::fmt::Display for LoadReport {
             (Verify::Index, _) => "only the index verified",
             (Verify::None, _) => "weights not verified",
         };
-        let (bytes, seconds) = (self.bytes, self.time.as_secs_f64());
-        write!(f, "{how} {bytes} bytes in {seconds:.3} s ({:.2} GB/s), {what}", self.gb_per_s())
+        write!(f, "{how} {} in {:.3} s", size_text(self.bytes), self.time.as_secs_f64())?;
+        // A mapping that nobody looked through yet has no speed.
+        if self.mode == LoadMode::Read || self.verified == Verify::Full {
+            write!(f, " ({:.2} GB/s)", self.gb_per_s())?;
+        }
+        write!(f, ", {what}")
     }
 }
 
@@ -101,21 +110,28 @@ pub fn load(container: &Container, options: &LoadOptions) -> Result<(Vec<Arena>,
         Verify::None => Vec::new(),
         Verify::Full | Verify::Index => verify::outer_padding(container)?,
     };
+    let bytes = container.header().cards.iter().map(|c| c.bytes).sum();
+    let counter = Counter::new(options.progress.as_ref(), bytes);
     for card in 0..cards {
         arenas.push(match options.mode {
-            LoadMode::Read => read(container, card, options, &mut found)?,
-            LoadMode::Map => map(container, card, options, &mut found)?,
+            LoadMode::Read => read(container, card, options, &counter, &mut found)?,
+            LoadMode::Map => map(container, card, options, &counter, &mut found)?,
         });
     }
     container.check_unchanged()?;
     if let Some(damage) = Damage::new(found) {
         return Err(RuntimeError::Damage(Box::new(damage)));
     }
-    let bytes = container.header().cards.iter().map(|c| c.bytes).sum();
     Ok((arenas, LoadReport { bytes, time: start.elapsed(), mode: options.mode, verified: options.verify }))
 }
 
-fn read(container: &Container, card: usize, options: &LoadOptions, found: &mut Vec<Place>) -> Result<Arena> {
+fn read(
+    container: &Container,
+    card: usize,
+    options: &LoadOptions,
+    counter: &Counter<'_>,
+    found: &mut Vec<Place>,
+) -> Result<Arena> {
     let source = container.card(card)?;
     let failed = |e| RuntimeError::Allocation { what: "a card's arena", bytes: source.bytes, source: e };
     let bytes = usize::try_from(source.bytes).map_err(|_| failed(std::io::ErrorKind::OutOfMemory.into()))?;
@@ -134,19 +150,27 @@ fn read(container: &Container, card: usize, options: &LoadOptions, found: &mut V
         if full {
             verify::piece(container, card, &piece, bytes, found);
         }
+        counter.add(bytes.len() as u64);
         Ok(())
     })?;
     Arena::sealed(memory, bytes).map_err(failed)
 }
 
-fn map(container: &Container, card: usize, options: &LoadOptions, found: &mut Vec<Place>) -> Result<Arena> {
+fn map(
+    container: &Container,
+    card: usize,
+    options: &LoadOptions,
+    counter: &Counter<'_>,
+    found: &mut Vec<Place>,
+) -> Result<Arena> {
     let arena = Arena::mapped(&container.card(card)?, container.path())?;
     if options.verify == Verify::Full {
         arena.will_need();
         let bytes = arena.bytes();
         each(pieces::cut(container, card).into(), options.threads, found, |piece, found| {
             let range = piece.range.start as usize..piece.range.end as usize;
-            verify::piece(container, card, &piece, &bytes[range], found);
+            verify::piece(container, card, &piece, &bytes[range.clone()], found);
+            counter.add(range.len() as u64);
             Ok(())
         })?;
     }

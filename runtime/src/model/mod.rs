@@ -6,7 +6,7 @@ pub mod program;
 mod weights;
 
 use crate::backend::{Executable, KvType, Settings};
-use crate::load::{LoadMode, LoadOptions, LoadReport, Verify};
+use crate::load::{LoadMode, LoadOptions, LoadReport, Progress, Verify};
 use crate::memory::{self, Need};
 use crate::{Container, Device, Result, RuntimeError, Session};
 use gantry_formats::arch::{self, Architecture, Hparams};
@@ -36,6 +36,8 @@ pub struct ModelOptions {
     pub kv: KvType,
     /// Most bytes that may be used, where less than the machine has.
     pub memory_limit: Option<u64>,
+    /// Who is told how far loading is.
+    pub progress: Option<Progress>,
 }
 
 impl Default for ModelOptions {
@@ -47,6 +49,7 @@ impl Default for ModelOptions {
             batch: DEFAULT_BATCH,
             kv: KvType::default(),
             memory_limit: None,
+            progress: None,
         }
     }
 }
@@ -96,7 +99,12 @@ impl Model {
         memory::check(&need, memory::free(options.memory_limit), settings.context, per_position)
             .map_err(RuntimeError::Memory)?;
 
-        let how = LoadOptions { mode: options.load, verify: options.verify, threads: device.threads() };
+        let how = LoadOptions {
+            mode: options.load,
+            verify: options.verify,
+            threads: device.threads(),
+            progress: options.progress.clone(),
+        };
         let (arenas, report) = crate::load::load(container, &how)?;
         let (vocab, trained_context) = (program.vocab, program.context);
         let executable = device.backend().prepare(program, arenas)?;
