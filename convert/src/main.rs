@@ -82,7 +82,7 @@ fn main() -> ExitCode {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(error) if failure::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            output::note(format_args!("error: {error:#}"));
             ExitCode::from(failure::exit_of(&error) as u8)
         }
     }

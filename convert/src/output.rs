@@ -1,6 +1,7 @@
 //! What goes to stdout: text or one JSON document.
 
 use serde::Serialize;
+use std::fmt;
 use std::io::{self, Write};
 
 /// Version of the JSON documents that commands print.
@@ -14,6 +15,11 @@ pub(crate) fn text(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
+}
+
+/// Writes a line to stderr. That nobody reads it stops nothing.
+pub(crate) fn note(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
 /// Writes one JSON document: `schema` and `command` first, then the fields of `content`.

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::time::SystemTime;
@@ -19,6 +20,27 @@ pub trait ReadAt: Send + Sync {
     /// Fills `buf` with the bytes at `offset`; a source that has fewer bytes is an
     /// [`io::ErrorKind::UnexpectedEof`].
     fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
+}
+
+/// Most bytes that [`is_zero`] holds at once.
+const PIECE: u64 = 1 << 20;
+
+/// Whether all bytes of a range are zero, read in pieces: a range may be longer than memory.
+///
+/// # Errors
+/// Where the source cannot be read, or ends before the range does.
+pub fn is_zero(source: &dyn ReadAt, range: Range<u64>) -> io::Result<bool> {
+    let mut buffer = vec![0; range.end.saturating_sub(range.start).min(PIECE) as usize];
+    let mut at = range.start;
+    while at < range.end {
+        let piece = &mut buffer[..(range.end - at).min(PIECE) as usize];
+        source.read_exact_at(at, piece)?;
+        if piece.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+        at += piece.len() as u64;
+    }
+    Ok(true)
 }
 
 impl ReadAt for [u8] {
@@ -123,4 +145,24 @@ fn regular(meta: &std::fs::Metadata) -> io::Result<()> {
         _ => "is a device or socket",
     };
     Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{what}, expected a regular file")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_are_seen_piece_by_piece() {
+        let mut bytes = vec![0u8; 2 * PIECE as usize + 3];
+        let len = bytes.len() as u64;
+        assert!(is_zero(&bytes, 0..len).expect("read"));
+        assert!(is_zero(&bytes, 5..5).expect("read"));
+        assert!(is_zero(&bytes, 0..len + 1).is_err());
+        for at in [0, PIECE - 1, PIECE, len - 1] {
+            bytes[at as usize] = 1;
+            assert!(!is_zero(&bytes, 0..len).expect("read"), "{at}");
+            assert!(is_zero(&bytes, at + 1..len).expect("read"), "{at}");
+            bytes[at as usize] = 0;
+        }
+    }
 }

@@ -153,9 +153,45 @@ fn broken_banks_are_refused_by_name() {
     assert_refused(|s| s.manifest.banks[0].first_blob = u64::MAX, "bank of layer 0 on card 0");
     assert_refused(|s| s.manifest.banks[1].card = 0, "bank of layer 0 on card 0");
     assert_refused(|s| s.manifest.banks[0].matrices[1].offset = 0, "ffn_down_exps");
+    assert_refused(|s| s.manifest.banks[0].offset += 1, "is no multiple of");
+    assert_refused(|s| s.manifest.banks[0].matrices[1].offset += 1, "is no multiple of");
     assert_refused(|s| s.manifest.banks[0].matrices[0].parts[0].source = 2, "is no stack of experts");
     assert_refused(|s| s.manifest.source_tensors[8].dims[2] = 4, "differs from the GGUF header");
     assert_refused(|s| s.manifest.banks[0].experts.clear(), "bank of layer 0 on card 0");
+}
+
+#[test]
+fn room_between_segments_and_sections_is_refused() {
+    for split_cards in [false, true] {
+        let dir = folder();
+        let sample = Sample { split_cards, ..Sample::new() };
+        let (skeleton, finished) = sample.finish();
+        let segment = u64::from(skeleton.alignment.segment);
+        let mut moved = skeleton.clone();
+        moved.segments[1].offset += segment;
+        let header = |skeleton: &Skeleton, by: u64| {
+            let mut header = finished.header.clone();
+            for (card, segment) in header.cards.iter_mut().zip(&skeleton.segments) {
+                card.offset = segment.offset;
+            }
+            for section in [&mut header.metadata, &mut header.table, &mut header.manifest] {
+                section.offset += by;
+            }
+            header.file_bytes += by;
+            header.root = header.compute_root();
+            header
+        };
+        let by = if split_cards { 0 } else { segment };
+        moved.tail_offset += by;
+        let path = sample.write_with(dir.path(), &moved, &header(&moved, by), &finished.tail);
+        let (exit, text) = open(&path).expect_err("room before a segment");
+        assert_eq!((exit, text.contains("card 1: segment")), (Exit::Input, true), "{text}");
+        let mut moved = skeleton.clone();
+        moved.tail_offset += 64;
+        let path = sample.write_with(dir.path(), &moved, &header(&moved, 64), &finished.tail);
+        let (exit, text) = open(&path).expect_err("room before a section");
+        assert_eq!((exit, text.contains("is not at the next 64")), (Exit::Input, true), "{text}");
+    }
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! `gantry convert`: plans, packs, publishes.
 
 use super::{ShapeArgs, header_bytes, print};
+use crate::failure::Refusal;
 use crate::interrupt::Interrupt;
+use crate::output;
 use crate::pack::journal::{Fingerprint, Journal};
 use crate::pack::output::{Names, Outputs, Stamp};
 use crate::pack::progress::Progress;
@@ -9,6 +11,7 @@ use crate::pack::{self, Failure, Job, Summary};
 use crate::plan::{Plan, json, size_text, table};
 use anyhow::{Error, Result};
 use clap::Args;
+use gantry_formats::exit::Exit;
 use gantry_formats::gguf::Gguf;
 use serde_json::json as value;
 use std::path::PathBuf;
@@ -52,6 +55,8 @@ pub(crate) struct ConvertArgs {
 /// Runs `gantry convert`.
 pub(crate) fn convert(args: &ConvertArgs) -> Result<()> {
     let begin = Instant::now();
+    // Before any tensor: it is no tensor's fault.
+    gantry_packer::simd::level().map_err(|e| Refusal::new(Exit::Incompatible, e.to_string()))?;
     let source = Gguf::open(args.shape.input()?)?;
     let plan = Plan::make(&source, &args.shape.options()?)?;
     let names = Names::new(&args.output, &plan)?;
@@ -64,7 +69,7 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<()> {
     names.check_space(needed)?;
     let (summary, resumed) = run(args, &source, &plan, &names)?;
     for warning in &summary.warnings {
-        eprintln!("warning: {warning}");
+        output::note(format_args!("warning: {warning}"));
     }
     let seconds = begin.elapsed().as_secs_f64();
     let read: u64 = plan.shards.iter().map(|s| s.bytes).sum();
@@ -114,7 +119,7 @@ fn run(args: &ConvertArgs, source: &Gguf, plan: &Plan, names: &Names) -> Result<
     };
     let resumed = known.iter().flatten().count();
     if resumed > 0 {
-        eprintln!("resuming: {resumed} of {} blobs are packed already", plan.blobs.len());
+        output::note(format_args!("resuming: {resumed} of {} blobs are packed already", plan.blobs.len()));
     }
     let total = plan.tensors.iter().map(|t| t.bytes).sum();
     let packed = pack::pack(job, known, &mut journal, &mut Progress::new("packing", total));
@@ -125,7 +130,7 @@ fn run(args: &ConvertArgs, source: &Gguf, plan: &Plan, names: &Names) -> Result<
 /// Cleans up after a failure, or says how to go on.
 fn give_up(failure: Failure, outputs: &Outputs) -> Error {
     if failure.keep {
-        eprintln!("what was packed so far is kept; the same command goes on from there");
+        output::note(format_args!("what was packed so far is kept; the same command goes on from there"));
     } else {
         outputs.discard();
     }

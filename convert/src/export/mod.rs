@@ -52,6 +52,8 @@ pub(crate) struct ExportArgs {
     threads: Option<usize>,
 }
 
+const INTERRUPTED: &str = "interrupted; nothing was written under the final name";
+
 /// One file that was written.
 struct Written {
     path: PathBuf,
@@ -89,7 +91,6 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<()> {
 
 fn export(args: &ExportArgs) -> anyhow::Result<Vec<Written>> {
     let threads = args.threads.unwrap_or_else(parallel::default_threads).max(1);
-    let interrupt = Interrupt::listen()?;
     let container = gantry_formats::container::Container::open(&args.file)?;
     let targets = Targets::new(&args.output, &container.manifest().sources)?;
     targets.check(&container, args.force)?;
@@ -99,6 +100,8 @@ fn export(args: &ExportArgs) -> anyhow::Result<Vec<Written>> {
     if !args.no_verify {
         require_intact(&args.file, threads)?;
     }
+    // From here on there is something to clean up; until now a signal may end the program at once.
+    let interrupt = Interrupt::listen()?;
     let opened = targets.create()?;
     let result = fill(&unpacker, &plans, (&targets, &opened), threads, &interrupt);
     match result.and_then(|written| opened.publish().map(|()| written)) {
@@ -126,6 +129,9 @@ fn fill(
     for (((plan, file), path), source) in plans.iter().zip(files).zip(targets.paths()).zip(sources) {
         let bytes = FileSource::new(file.try_clone()?)?;
         let blake3 = hash::hex(&hash_file(&bytes, threads, &progress)?);
+        if interrupt.is_asked() {
+            return Err(interrupt.error(INTERRUPTED));
+        }
         let is_source = plan.is_source();
         if is_source && blake3 != source.blake3 {
             let text = format!(

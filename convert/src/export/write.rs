@@ -54,7 +54,7 @@ pub(super) fn all(
     let init = || (Scratch::default(), Vec::new());
     parallel::for_each(threads, jobs, init, |(scratch, bytes), job| {
         if interrupt.is_asked() {
-            return Err(interrupt.error("interrupted; nothing was written under the final name"));
+            return Err(interrupt.error(super::INTERRUPTED));
         }
         unpacker.read(job.tensor, job.elements.clone(), scratch, bytes)?;
         let at = job.start + job.elements.start / job.ty.block_len() * job.ty.block_bytes();

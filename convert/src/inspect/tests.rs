@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::sample::Sample;
+use gantry_formats::block::GgmlType;
+use gantry_formats::gguf::{GgufWriter, Value};
 use std::path::Path;
 
 struct Room {
@@ -94,6 +96,22 @@ fn metadata_keeps_what_json_cannot_hold() {
     assert_eq!(json["metadata"][1]["value"], "NaN");
     assert_eq!(json["metadata"].as_array().map(Vec::len), Some(2));
     assert!(metadata::text(&rows, true).contains("general.name str \"Sample\""));
+}
+
+#[test]
+fn a_tensor_without_values_may_claim_any_number_of_experts() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("m.gguf");
+    let mut writer = GgufWriter::new(3);
+    writer.set("general.architecture", Value::Str(b"other"));
+    writer.tensor("blk.0.ffn_up_exps.weight", &[0, 1, 1 << 60], GgmlType::F32).expect("a tensor");
+    let header = writer.finish().expect("a header");
+    let mut bytes = header.raw().to_vec();
+    bytes.resize(header.file_len() as usize, 0);
+    std::fs::write(&path, bytes).expect("write");
+    let opened = Opened::open(&path).expect("a GGUF");
+    let view = tensor::view(&opened, "blk.0.ffn_up_exps.weight", false).expect("there").to_json();
+    assert_eq!(view["values"]["count"], 0);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Progress on anything that takes longer than a moment: a bar on terminals, plain lines elsewhere.
 
+use crate::output;
 use crate::plan::size_text;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
@@ -46,7 +47,7 @@ impl Progress {
                 if done > 0 { (self.total.saturating_sub(done) as f64 / rate).ceil() as u64 } else { 0 };
             let (at, of, rate) = (size_text(done), size_text(self.total), size_text(rate as u64));
             let percent = (done as u128 * 100).checked_div(self.total.into()).unwrap_or(100);
-            eprintln!("{}: {at} of {of} ({percent}%), {rate}/s, {left} s left", self.what);
+            output::note(format_args!("{}: {at} of {of} ({percent}%), {rate}/s, {left} s left", self.what));
         }
     }
 

@@ -11,7 +11,7 @@ use gantry_formats::size;
 use std::collections::{BTreeMap, HashSet};
 
 /// Most experts of a layer that make a bank; a tensor that claims more is stored as one matrix.
-const MAX_EXPERTS: u64 = 1 << 14;
+pub(crate) const MAX_EXPERTS: u64 = 1 << 14;
 
 /// Roles that are read together, as one matrix: their parts in order, and the role of the whole.
 const FUSIONS: [(&[&str], &str); 2] =

@@ -12,6 +12,7 @@ mod route;
 mod table;
 
 pub(crate) use choose::Override;
+pub(crate) use fuse::MAX_EXPERTS;
 pub(crate) use json::json;
 pub(crate) use route::{CHUNK, Route};
 pub(crate) use table::{size_text, table};

@@ -7,7 +7,7 @@ use crate::unpack::{CHUNK, Piece, Scratch, Unpacker, changed, unpacked_type};
 use gantry_formats::container::Container;
 use gantry_formats::gguf::{Gguf, Tensor};
 use gantry_formats::hash::{self, Digest};
-use gantry_formats::source::ReadAt;
+use gantry_formats::source::{ReadAt, is_zero};
 use gantry_packer::q8_0;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
@@ -221,9 +221,8 @@ fn check_gaps(
             continue;
         }
         let source = container.card(card as usize)?;
-        let mut buffer = vec![0; (gap.end - gap.start) as usize];
-        source.file.read_exact_at(source.offset + at + gap.start, &mut buffer).map_err(changed)?;
-        if !super::payload::is_zero(&buffer) {
+        let start = source.offset + at;
+        if !is_zero(source.file, start + gap.start..start + gap.end).map_err(changed)? {
             out.push((name(), card as usize, at + gap.start..at + gap.end));
         }
     }

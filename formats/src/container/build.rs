@@ -7,7 +7,7 @@ use crate::hash::{self, Digest};
 use crate::size;
 
 /// Alignment of the three sections behind the segments.
-const SECTION_ALIGN: u64 = 64;
+pub(super) const SECTION_ALIGN: u64 = 64;
 
 /// Gives each blob of one card its offset, in the order they come.
 #[derive(Clone, Copy, Debug)]

@@ -82,19 +82,21 @@ struct Rules<'a> {
 }
 
 impl<'a> Rules<'a> {
-    /// Segments are aligned and in order, sections follow, nothing overlaps, the last byte is the file's last.
+    /// Segments and then sections lie each at the next aligned byte after what comes before, and the last byte is
+    /// the file's last.
     fn regions(&self) -> Result<(), ContainerError> {
         let h = self.header;
         let bad = |what: String| Err(ContainerError::malformed("header", what));
         let split = h.required & REQUIRED_SPLIT_CARDS != 0;
         let align = u64::from(h.alignment.segment);
-        let mut at = super::HEADER_BYTES;
+        let up = |n, align| size::align_up(n, align).unwrap_or(u64::MAX);
+        // Card files begin with a page of the same length.
+        let first = up(super::HEADER_BYTES.max(super::CARD_HEADER_BYTES), align);
+        let mut at = if split { super::HEADER_BYTES } else { first };
         for (card, c) in h.cards.iter().enumerate() {
             let end = c.offset.checked_add(c.bytes);
-            let before = if split { super::CARD_HEADER_BYTES } else { at };
-            let Some(end) =
-                end.filter(|_| c.offset % align == 0 && c.bytes % align == 0 && c.offset >= before)
-            else {
+            let want = if split { first } else { at };
+            let Some(end) = end.filter(|_| c.bytes % align == 0 && c.offset == want) else {
                 return bad(format!(
                     "card {card}: segment of {} bytes at {} is misplaced",
                     c.bytes, c.offset
@@ -107,6 +109,13 @@ impl<'a> Rules<'a> {
         for section in [h.metadata, h.table, h.manifest] {
             if section.offset < at {
                 return bad(format!("section at {} overlaps what ends at {at}", section.offset));
+            }
+            if section.offset != up(at, super::build::SECTION_ALIGN) {
+                let align = super::build::SECTION_ALIGN;
+                return bad(format!(
+                    "section at {} is not at the next {align} bytes after {at}",
+                    section.offset
+                ));
             }
             at = section.offset + section.bytes;
         }
@@ -317,8 +326,16 @@ impl<'a> Rules<'a> {
                 b.stride
             )));
         }
+        if !b.offset.is_multiple_of(self.header.alignment.blob.into()) {
+            let align = self.header.alignment.blob;
+            return Err(bad(format!("{name}: offset {} is no multiple of {align}", b.offset)));
+        }
+        let align = u64::from(self.header.alignment.tensor);
         let mut at = 0;
         for m in &b.matrices {
+            if !m.offset.is_multiple_of(align) {
+                return Err(bad(format!("{}: offset {} is no multiple of {align}", m.name, m.offset)));
+            }
             let BankMatrix { name, layout, shape, bytes, parts, .. } = m;
             let (layout, bytes) = (*layout, *bytes);
             self.matrix(&Stored { name, layout, shape, bytes, parts, in_bank: true }, layouts)?;
