@@ -16,6 +16,7 @@ mod interrupt;
 mod output;
 mod pack;
 mod parallel;
+mod partial;
 mod plan;
 mod progress;
 mod recipe;

@@ -1,6 +1,8 @@
 //! What goes to stdout: text or one JSON document.
 
+use gantry_formats::gguf::display_name;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 
@@ -13,13 +15,30 @@ pub(crate) const JSON_SCHEMA: u32 = 1;
 /// Where stdout fails; a closed pipe among that, which `main` takes for a quiet end.
 pub(crate) fn text(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
+    out.write_all(harmless(text).as_bytes())?;
     out.flush()
+}
+
+/// `text` with control characters other than line ends as `\xNN`: names and other strings of a file must not steer
+/// the terminal. The programs themselves print none.
+fn harmless(text: &str) -> Cow<'_, str> {
+    let harmful = |c: char| c.is_control() && c != '\n';
+    if !text.contains(harmful) {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match harmful(c) {
+            true => out.push_str(&display_name(c.encode_utf8(&mut [0; 4]).as_bytes())),
+            false => out.push(c),
+        }
+    }
+    out.into()
 }
 
 /// Writes a line to stderr. That nobody reads it stops nothing.
 pub(crate) fn note(line: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    let _ = writeln!(io::stderr().lock(), "{}", harmless(&line.to_string()));
 }
 
 /// Writes one JSON document: `schema` and `command` first, then the fields of `content`.
@@ -43,4 +62,15 @@ pub(crate) fn json<T: Serialize>(command: &str, content: &T) -> anyhow::Result<(
 /// A float as JSON has it: what is not finite becomes a string.
 pub(crate) fn json_float(x: f64) -> serde_json::Value {
     serde_json::Number::from_f64(x).map_or_else(|| x.to_string().into(), Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_of_a_file_do_not_steer_the_terminal() {
+        assert_eq!(harmless("blk.0.attn_q\nüber"), "blk.0.attn_q\nüber");
+        assert_eq!(harmless("a\x1b[2Jb\r\n"), "a\\x1b[2Jb\\x0d\n");
+    }
 }

@@ -3,6 +3,9 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Most threads that are started: more only wait for the memory bus.
+pub(crate) const MAX_THREADS: usize = 256;
+
 /// Threads to use where the command line does not say.
 pub(crate) fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
@@ -31,8 +34,11 @@ pub(crate) fn for_each<T, S>(
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..threads.max(1) {
-            scope.spawn(run);
+        for _ in 1..threads.clamp(1, MAX_THREADS) {
+            // Where the system gives no more threads, those that there are do the work.
+            if std::thread::Builder::new().spawn_scoped(scope, run).is_err() {
+                break;
+            }
         }
         run();
     });

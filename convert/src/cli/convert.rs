@@ -1,6 +1,6 @@
 //! `gantry convert`: plans, packs, publishes.
 
-use super::{ShapeArgs, header_bytes, print};
+use super::{ShapeArgs, header_bytes};
 use crate::failure::Refusal;
 use crate::interrupt::Interrupt;
 use crate::output;
@@ -90,7 +90,7 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<()> {
                 "tensor": w.tensor, "max_relative_error": w.relative, "max_absolute_error": w.absolute,
             })),
         });
-        return Ok(print(&format!("{doc:#}\n"))?);
+        return Ok(output::text(&format!("{doc:#}\n"))?);
     }
     say(&report(&summary, &names, read, seconds, resumed))
 }
@@ -164,7 +164,7 @@ fn report(summary: &Summary, names: &Names, read: u64, seconds: f64, resumed: us
 
 /// Text for people beside the real work: that nobody reads it must not stop a conversion.
 fn say(text: &str) -> Result<()> {
-    match print(text) {
+    match output::text(text) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => Ok(other?),
     }

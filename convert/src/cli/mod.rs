@@ -14,7 +14,6 @@ use clap::Args;
 use gantry_formats::container::Alignment;
 use gantry_formats::exit::Exit;
 use gantry_formats::target::TARGETS;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Options that shape a container; `plan` and `convert` share them.
@@ -115,13 +114,6 @@ impl ShapeArgs {
             context: self.context,
         })
     }
-}
-
-/// Prints to stdout; a reader that went away is an error that [`crate::failure::is_closed_pipe`] knows.
-pub(crate) fn print(text: &str) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
 }
 
 /// Length of the source's headers, which travel in the container.

@@ -1,6 +1,7 @@
 //! `gantry plan`: what would be written; writes nothing.
 
-use super::{ShapeArgs, header_bytes, print};
+use super::{ShapeArgs, header_bytes};
+use crate::output;
 use crate::plan::{Plan, json, table};
 use anyhow::Result;
 use clap::Args;
@@ -32,5 +33,5 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<()> {
         true => format!("{:#}\n", json(&plan, needed, free)),
         false => table(&plan, needed, free),
     };
-    Ok(print(&text)?)
+    Ok(output::text(&text)?)
 }

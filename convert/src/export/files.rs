@@ -1,6 +1,7 @@
 //! Where an export goes: names, checks, partial files, and the final names once all is on disk.
 
 use crate::failure::Refusal;
+use crate::partial;
 use crate::units;
 use anyhow::Context;
 use gantry_formats::container::{Container, Source};
@@ -8,7 +9,6 @@ use gantry_formats::exit::Exit;
 use gantry_formats::gguf::ShardName;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -87,10 +87,7 @@ impl Targets {
                     return Err(Refusal::new(Exit::Usage, text));
                 }
             }
-            if !force && path.symlink_metadata().is_ok() {
-                let text = format!("{} exists; --force replaces it", path.display());
-                return Err(Refusal::new(Exit::Usage, text));
-            }
+            partial::check_target(path, force)?;
         }
         Ok(())
     }
@@ -118,8 +115,8 @@ impl Targets {
         let mut partials = Partials { names: Vec::new(), files: Vec::new() };
         for path in &self.paths {
             let partial = Self::partial(path);
-            let file = File::options().read(true).write(true).create(true).truncate(true).open(&partial);
-            match file.with_context(|| partial.display().to_string()) {
+            let emptied = partial::open(&partial).and_then(|f| Ok(f.set_len(0).map(|()| f)?));
+            match emptied.with_context(|| partial.display().to_string()) {
                 Ok(file) => partials.files.push(file),
                 Err(error) => {
                     partials.discard();
@@ -156,11 +153,7 @@ impl Partials {
         }
         let folder = self.names.first().and_then(|(_, path)| path.parent());
         let folder = folder.filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Ok(File::open(folder).and_then(|f| f.sync_all()).or_else(|e: io::Error| match e.kind() {
-            // Some file systems do not sync folders.
-            io::ErrorKind::InvalidInput => Ok(()),
-            _ => Err(e),
-        })?)
+        Ok(partial::sync_folder(folder)?)
     }
 
     /// Removes what was written.

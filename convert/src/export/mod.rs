@@ -104,6 +104,8 @@ fn export(args: &ExportArgs) -> anyhow::Result<Vec<Written>> {
     let interrupt = Interrupt::listen()?;
     let opened = targets.create()?;
     let result = fill(&unpacker, &plans, (&targets, &opened), threads, &interrupt);
+    // The weights were verified before they were read a second time for this.
+    let result = result.and_then(|written| container.check_unchanged().map(|()| written).map_err(Into::into));
     match result.and_then(|written| opened.publish().map(|()| written)) {
         Ok(written) => Ok(written),
         Err(error) => {

@@ -6,6 +6,7 @@
 
 use crate::failure::Refusal;
 use crate::pack::output::Stamp;
+use crate::partial;
 use crate::plan::{Plan, json};
 use anyhow::{Context, Result};
 use gantry_formats::exit::Exit;
@@ -98,7 +99,8 @@ pub(crate) struct Journal {
 impl Journal {
     /// Starts an empty journal.
     pub(crate) fn create(path: &Path, fingerprint: &Fingerprint) -> Result<Self> {
-        let mut file = File::create(path).with_context(|| path.display().to_string())?;
+        let mut file = partial::open(path)?;
+        file.set_len(0)?;
         let key = fingerprint.line();
         writeln!(file, "{key}")?;
         file.sync_data()?;

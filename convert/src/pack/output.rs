@@ -1,13 +1,14 @@
 //! Output files: written as `NAME.partial`, and given their names only when every byte is on disk.
 
 use crate::failure::Refusal;
+use crate::partial;
 use crate::plan::{Plan, size_text};
 use anyhow::{Context, Result};
 use gantry_formats::container::card_file_name;
 use gantry_formats::exit::Exit;
 use gantry_formats::gguf::Gguf;
 use gantry_formats::source::FileSource;
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::FallocateFlags;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -94,11 +95,7 @@ impl Names {
                 return Err(Refusal::new(Exit::Usage, text));
             }
         }
-        if let Some(path) = self.all().find(|p| p.symlink_metadata().is_ok() && !force) {
-            let text = format!("{} exists; --force replaces it", path.display());
-            return Err(Refusal::new(Exit::Usage, text));
-        }
-        Ok(())
+        self.all().try_for_each(|path| partial::check_target(path, force))
     }
 
     /// Bytes that are free for this output: on its file system, and in what an earlier run left.
@@ -135,15 +132,9 @@ impl Outputs {
     pub(crate) fn open(names: &Names, plan: &Plan, resume: bool) -> Result<Self> {
         let mut files = Vec::new();
         for path in names.partials() {
-            let at = || path.display().to_string();
-            let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
-            let file = file.with_context(at)?;
-            if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-                let text = format!("{}: another gantry is writing it", at());
-                return Err(Refusal::new(Exit::Usage, text));
-            }
+            let file = partial::open(&path)?;
             if !resume {
-                file.set_len(0).with_context(at)?;
+                file.set_len(0).with_context(|| path.display().to_string())?;
             }
             files.push(file);
         }
@@ -202,7 +193,7 @@ impl Outputs {
             fs::rename(&partial, path).with_context(|| format!("cannot rename {}", partial.display()))?;
         }
         let _ = fs::remove_file(self.names.journal());
-        File::open(self.names.folder())?.sync_all()?;
+        partial::sync_folder(self.names.folder())?;
         Ok(())
     }
 

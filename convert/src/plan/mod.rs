@@ -208,9 +208,9 @@ impl Plan {
     }
 }
 
-/// Bytes of an f16 KV cache: keys and values of every head, for each layer and position.
+/// Bytes of an f32 KV cache, as `gantry-run` keeps it by default: keys and values of every head, for each layer and position.
 fn kv_bytes(hparams: &Hparams, layers: u64, context: u64) -> Option<u64> {
     let per_head = hparams.key_length?.checked_add(hparams.value_length?)?;
-    let per_layer = hparams.heads_kv?.checked_mul(per_head)?.checked_mul(2)?;
+    let per_layer = hparams.heads_kv?.checked_mul(per_head)?.checked_mul(4)?;
     per_layer.checked_mul(layers)?.checked_mul(context)
 }

@@ -80,7 +80,7 @@ fn write_table(out: &mut String, plan: &Plan, needed: u64, free: Option<u64>) ->
         writeln!(out, "card {i:<3} {} layers, {} weights{kv}", card.layers, size_text(card.weight_bytes))?;
     }
     if let Some(n) = plan.context.filter(|_| plan.cards.iter().any(|c| c.kv_bytes.is_some())) {
-        writeln!(out, "context  {n}, the KV cache in f16")?;
+        writeln!(out, "context  {n}, the KV cache in f32")?;
     }
     let free = free.map(|n| format!(", {} free", size_text(n))).unwrap_or_default();
     writeln!(out, "disk     {} needed{free}", size_text(needed))?;

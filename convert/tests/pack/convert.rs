@@ -218,8 +218,8 @@ fn plan_writes_nothing_and_speaks_json() {
     }
     let json: serde_json::Value = serde_json::from_str(&succeed(&["plan", &m, "--json"])).expect("JSON");
     assert_eq!((&json["schema"], &json["command"]), (&1.into(), &"plan".into()));
-    // 2 layers × 2 heads × (16 + 16) × 2 bytes × 128 positions.
-    assert_eq!(json["cards"][0]["kv_bytes"], 2 * 2 * 32 * 2 * 128);
+    // 2 layers × 2 heads × (16 + 16) × 4 bytes × 128 positions.
+    assert_eq!(json["cards"][0]["kv_bytes"], 2 * 2 * 32 * 4 * 128);
     assert_eq!(room.names(), ["m.gguf"]);
 }
 
