@@ -7,7 +7,7 @@ use crate::output;
 use crate::pack::journal::{Fingerprint, Journal};
 use crate::pack::output::{Names, Outputs, Stamp};
 use crate::pack::progress::Progress;
-use crate::pack::{self, Failure, Job, Summary};
+use crate::pack::{self, Failure, Job, Summary, Worst};
 use crate::plan::{Plan, json, size_text, table};
 use anyhow::{Error, Result};
 use clap::Args;
@@ -87,7 +87,8 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<()> {
             "peak_memory_bytes": peak_memory(),
             "warnings": summary.warnings,
             "worst": summary.worst.as_ref().map(|w| value!({
-                "tensor": w.tensor, "max_relative_error": w.relative, "max_absolute_error": w.absolute,
+                "max_relative_error": w.relative.0, "relative_in": w.relative.1,
+                "max_absolute_error": w.absolute.0, "absolute_in": w.absolute.1,
             })),
         });
         return Ok(output::text(&format!("{doc:#}\n"))?);
@@ -150,9 +151,9 @@ fn report(summary: &Summary, names: &Names, read: u64, seconds: f64, resumed: us
     }
     out.push_str(&format!("blake3   root {}\n", summary.root));
     match &summary.worst {
-        Some(w) => out.push_str(&format!(
-            "errors   worst relative {:.5} (absolute {:.3e}) in {}\n",
-            w.relative, w.absolute, w.tensor
+        Some(Worst { relative: (relative, r), absolute: (absolute, a) }) => out.push_str(&format!(
+            "errors   at most {relative:.5} of a block's largest value, in {r}\n         \
+             at most {absolute:.3e} absolute, in {a}\n"
         )),
         None => out.push_str("errors   none: every value is kept bit for bit\n"),
     }

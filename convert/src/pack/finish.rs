@@ -32,12 +32,11 @@ pub(crate) struct Summary {
     pub(crate) worst: Option<Worst>,
 }
 
-/// The worst error of all tensors.
+/// The worst errors of all tensors: relative to the largest value of its block, and absolute.
 #[derive(Clone, Debug)]
 pub(crate) struct Worst {
-    pub(crate) tensor: String,
-    pub(crate) relative: f32,
-    pub(crate) absolute: f32,
+    pub(crate) relative: (f32, String),
+    pub(crate) absolute: (f32, String),
 }
 
 /// The source's headers and odd bytes, for the metadata section. Read first: a source with too many of them is
@@ -198,7 +197,10 @@ fn warnings(plan: &Plan, packed: &Packed) -> Vec<String> {
 }
 
 fn worst(plan: &Plan, packed: &Packed) -> Option<Worst> {
-    let rounded = plan.tensors.iter().zip(&packed.stats).filter(|(t, s)| !t.exact && s.blocks > 0);
-    let (t, s) = rounded.max_by(|a, b| a.1.max_rel_error.total_cmp(&b.1.max_rel_error))?;
-    Some(Worst { tensor: t.name.clone(), relative: s.max_rel_error, absolute: s.max_abs_error })
+    let largest = |of: fn(&Stats) -> f32| {
+        let rounded = plan.tensors.iter().zip(&packed.stats).filter(|(t, s)| !t.exact && s.blocks > 0);
+        let (t, s) = rounded.max_by(|a, b| of(a.1).total_cmp(&of(b.1)))?;
+        Some((of(s), t.name.clone()))
+    };
+    Some(Worst { relative: largest(|s| s.max_rel_error)?, absolute: largest(|s| s.max_abs_error)? })
 }

@@ -18,7 +18,7 @@ mod resume;
 mod window;
 mod worker;
 
-pub(crate) use finish::{Summary, finish, metadata};
+pub(crate) use finish::{Summary, Worst, finish, metadata};
 pub(crate) use keeper::Done;
 
 use crate::interrupt::Interrupt;

@@ -37,6 +37,9 @@ struct TensorCheck {
     what: Option<String>,
 }
 
+/// Most differences of the whole source that people are shown one by one.
+const LISTED: usize = 8;
+
 /// What comparing found.
 #[derive(Debug)]
 pub(crate) struct Against {
@@ -162,7 +165,10 @@ impl Against {
         let bad = self.tensors.iter().filter(|t| t.what.is_some()).count() as u64;
         let first = self.problems.first().cloned();
         let named = || self.tensors.iter().find_map(|t| t.what.as_ref().map(|w| format!("{}: {w}", t.name)));
-        let detail = first.or_else(named).unwrap_or_default();
+        if let Some(problem) = first {
+            return format!("{} is not what the container was made of: {problem}", self.source);
+        }
+        let detail = named().unwrap_or_default();
         format!("not what {} gives: {} differ; {detail}", self.source, units::plural(bad, "tensor"))
     }
 
@@ -172,9 +178,12 @@ impl Against {
         for file in self.files.iter().filter(|f| f.same) {
             out += &format!("source {}: BLAKE3 of the whole file matches\n", file.file);
         }
-        for problem in &self.problems {
+        for problem in self.problems.iter().take(LISTED) {
             out += &wrap(&format!("FAILED {problem}"), 7);
             out.push('\n');
+        }
+        if let Some(more) = self.problems.len().checked_sub(LISTED).filter(|n| *n > 0) {
+            out += &format!("FAILED in {more} more ways; --check lists them\n");
         }
         for (t, what) in self.tensors.iter().filter_map(|t| Some((t, t.what.as_ref()?))) {
             out += &wrap(&format!("FAILED {}: {what}", t.name), 7);
