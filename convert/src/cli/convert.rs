@@ -44,7 +44,8 @@ pub(crate) struct ConvertArgs {
 
     /// Bytes of finished blobs after which they are synced and recorded for resuming. Small enough that little is
     /// lost to a kill and that the last sync is short, large enough that syncing costs nothing.
-    #[arg(long, hide = true, default_value_t = 256 << 20)]
+    // Writing back early and often overlaps the disk with the packing: 1.1 GB took 0.70 s with 64 MiB, 1.1 s with 256.
+    #[arg(long, hide = true, default_value_t = 64 << 20)]
     sync_bytes: u64,
 
     /// One JSON document on stdout instead of text.
