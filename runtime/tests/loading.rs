@@ -169,6 +169,17 @@ fn an_unknown_architecture_and_experts_are_refused() {
     assert_eq!(error.exit(), Exit::Input);
     let error = change("llama.attention.head_count_kv", 3u32.into());
     assert!(error.to_string().contains("head_count_kv"), "{error}");
+    for (key, value) in [
+        ("attention.layer_norm_rms_epsilon", f32::NAN),
+        ("attention.layer_norm_rms_epsilon", -1.0),
+        ("rope.freq_base", 0.0),
+        ("rope.freq_base", f32::INFINITY),
+        ("rope.scaling.factor", -2.0),
+    ] {
+        let error = change(&format!("llama.{key}"), value.into());
+        assert!(error.to_string().contains(key), "{error}");
+        assert_eq!(error.exit(), Exit::Input);
+    }
     let error = change("llama.rope.scaling.type", "longrope".into());
     assert!(error.to_string().contains("longrope"), "{error}");
 }

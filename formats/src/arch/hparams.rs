@@ -153,6 +153,19 @@ impl Hparams {
         value.ok_or_else(|| HparamsError::Missing { key: format!("{}.{name}", self.architecture) })
     }
 
+    /// `value`, or an error naming the key `{architecture}.{name}` where it is not finite or below `least`: such a
+    /// model would compute nothing but NaN.
+    pub fn at_least(&self, value: f64, least: f64, name: &str) -> Result<f64, HparamsError> {
+        if value.is_finite() && value >= least {
+            return Ok(value);
+        }
+        Err(HparamsError::Value {
+            key: format!("{}.{name}", self.architecture),
+            found: value.to_string(),
+            expected: format!("a finite number of at least {least}"),
+        })
+    }
+
     /// The rope scaling that the metadata asks for, as llama.cpp reads it.
     pub fn rope_scaling(&self, meta: &dyn Metadata) -> Result<RopeScaling, HparamsError> {
         let key = |name: &str| format!("{}.rope.scaling.{name}", self.architecture);
@@ -162,6 +175,7 @@ impl Hparams {
             .or_else(|| meta.f64(&format!("{}.rope.scale_linear", self.architecture)))
             .filter(|&f| f != 0.0)
             .unwrap_or(1.0);
+        let factor = self.at_least(factor, f64::from(f32::MIN_POSITIVE), "rope.scaling.factor")?;
         let number = |name: &str, default: f64| meta.f64(&key(name)).unwrap_or(default);
         // Absent means linear, where a factor of 1 changes nothing.
         let kind = meta.text(&key("type")).unwrap_or_else(|| "linear".into());

@@ -13,6 +13,8 @@ use super::weights::Weights;
 use crate::{Container, Result, RuntimeError};
 use gantry_formats::arch::{Architecture, Hparams, HparamsError, Metadata};
 
+const EPS: &str = "attention.layer_norm_rms_epsilon";
+
 /// What the graph is shaped by.
 struct Shape {
     embd: usize,
@@ -35,7 +37,7 @@ impl Shape {
             blocks: need(h.blocks, "block_count")?,
             ff: need(h.ff, "feed_forward_length")?,
             rot: need(h.rot, "rope.dimension_count")?,
-            eps: h.need(h.rms_eps, "attention.layer_norm_rms_epsilon")? as f32,
+            eps: h.at_least(h.need(h.rms_eps, EPS)?, 0.0, EPS)? as f32,
             heads: Heads {
                 query: need(h.heads, "attention.head_count")?,
                 kv: need(h.heads_kv, "attention.head_count_kv")?,
@@ -80,8 +82,9 @@ pub(super) fn build(
     let (vocab, _) = weights.shape("token_embd.weight")?;
     b.push(Step::Embed { table: weights.matrix("token_embd.weight", vocab, embd)?, y: residual });
     let scaling = hparams.rope_scaling(meta)?;
+    let base = hparams.at_least(hparams.freq_base, f64::from(f32::MIN_POSITIVE), "rope.freq_base")?;
     let rotation = |divisors: Option<VectorId>, b: &mut Builder| {
-        let (len, base, pairs) = (shape.rot, hparams.freq_base, arch.rope);
+        let (len, pairs) = (shape.rot, arch.rope);
         b.rotation(Rotation { len, base, scaling, divisors, pairs })
     };
     let shared = weights.optional("rope_freqs.weight", shape.rot / 2)?;
