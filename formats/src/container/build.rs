@@ -1,7 +1,7 @@
 //! Puts a container together: places blobs in segments, and once they are hashed, makes header and sections.
 
 use super::header::{CardFileHeader, VERSION};
-use super::open::{MANIFEST_LIMIT, METADATA_LIMIT, TABLE_LIMIT};
+use super::open::{METADATA_LIMIT, TABLE_LIMIT, manifest_limit};
 use super::*;
 use crate::hash::{self, Digest};
 use crate::size;
@@ -111,10 +111,11 @@ pub fn finish(
     let (table_at, table_hash) = place(table.to_bytes());
     let json = serde_json::to_vec(manifest).map_err(|e| bad(&format!("manifest: {e}")))?;
     let (manifest_at, manifest_hash) = place(json);
+    let manifest_limit = manifest_limit(table.blobs().len(), manifest.source_tensors.len());
     let limits = [
         ("metadata section", metadata_at, METADATA_LIMIT),
         ("hash table", table_at, TABLE_LIMIT),
-        ("manifest", manifest_at, MANIFEST_LIMIT),
+        ("manifest", manifest_at, manifest_limit),
     ];
     if let Some((name, section, limit)) = limits.into_iter().find(|(_, s, limit)| s.bytes > *limit) {
         return Err(ContainerError::malformed(name, format!("{} bytes, at most {limit}", section.bytes)));

@@ -9,8 +9,11 @@ use crate::source::{FileSource, ReadAt};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Largest manifest that is read.
-pub(super) const MANIFEST_LIMIT: u64 = 256 << 20;
+/// Largest manifest that is read: 4 MiB and 4 KiB for each blob and source tensor, some eight times what they take.
+/// What parses into many times its size, a million empty strings, has no room.
+pub(super) fn manifest_limit(blobs: usize, source_tensors: usize) -> u64 {
+    (4 << 20) + 4096 * (blobs as u64 + source_tensors as u64)
+}
 /// Largest metadata section that is read.
 pub(super) const METADATA_LIMIT: u64 = 256 << 20;
 /// Largest hash table that is read: enough for 32 TiB of weights.
@@ -103,11 +106,12 @@ impl Container {
         };
         let metadata = read("metadata section", header.metadata, &header.metadata_hash, METADATA_LIMIT)?;
         let table = read("hash table", header.table, &header.table_hash, TABLE_LIMIT)?;
-        let json = read("manifest", header.manifest, &header.manifest_hash, MANIFEST_LIMIT)?;
         let metadata = Metadata::parse(&metadata)?;
         let table = Table::parse(&table)?;
-        let manifest = parse_manifest(&json)?;
         let headers = parse_headers(&metadata)?;
+        let limit = manifest_limit(table.blobs().len(), headers.iter().map(|h| h.tensors().len()).sum());
+        let json = read("manifest", header.manifest, &header.manifest_hash, limit)?;
+        let manifest = parse_manifest(&json)?;
         let layouts = validate::validate(&header, &manifest, &headers, &table)?;
         let mut notes = Vec::new();
         let unknown = header.optional & !OPTIONAL_KNOWN;
