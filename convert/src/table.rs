@@ -19,19 +19,27 @@ pub(crate) enum Align {
 pub(crate) struct Table {
     columns: Vec<(&'static str, Align)>,
     rows: Vec<Vec<String>>,
-    indent: usize,
 }
 
 impl Table {
     /// A table with these titles.
     pub(crate) fn new(columns: &[(&'static str, Align)]) -> Self {
-        Self { columns: columns.to_vec(), rows: Vec::new(), indent: 0 }
+        Self { columns: columns.to_vec(), rows: Vec::new() }
     }
 
     /// Adds a row: one cell per column.
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.columns.len());
         self.rows.push(cells.into());
+    }
+
+    /// Adds a row that stands for rows left out.
+    pub(crate) fn gap(&mut self) {
+        let mut cells = vec![String::new(); self.columns.len()];
+        if let Some(first) = cells.first_mut() {
+            *first = "…".into();
+        }
+        self.rows.push(cells);
     }
 
     /// The table as lines, each ended.
@@ -44,7 +52,7 @@ impl Table {
         }
         let others: usize = widths.iter().skip(1).map(|w| w + GAP).sum();
         if let Some(first) = widths.first_mut() {
-            *first = (*first).min(WIDTH.saturating_sub(others + self.indent)).max(8);
+            *first = (*first).min(WIDTH.saturating_sub(others)).max(8);
         }
         let mut out = String::new();
         let titles: Vec<String> = self.columns.iter().map(|(title, _)| title.to_string()).collect();
@@ -53,7 +61,7 @@ impl Table {
             for (i, (cell, &width)) in row.iter().zip(&widths).enumerate() {
                 let cell = shorten(cell, width);
                 let fill = " ".repeat(width - length(&cell));
-                let gap = if i == 0 { self.indent } else { GAP };
+                let gap = if i == 0 { 0 } else { GAP };
                 out.extend(std::iter::repeat_n(' ', gap));
                 match self.columns[i].1 {
                     Align::Left => out.extend([&*cell, &*fill]),

@@ -8,7 +8,8 @@ use crate::pack::journal::{Fingerprint, Journal};
 use crate::pack::output::{Names, Outputs, Stamp};
 use crate::pack::progress::Progress;
 use crate::pack::{self, Failure, Job, Summary, Worst};
-use crate::plan::{Plan, json, size_text, table};
+use crate::plan::{Plan, json, table};
+use crate::{parallel, units};
 use anyhow::{Error, Result};
 use clap::Args;
 use gantry_formats::exit::Exit;
@@ -108,8 +109,7 @@ fn run(args: &ConvertArgs, source: &Gguf, plan: &Plan, names: &Names) -> Result<
         false => Journal::resume(&names.journal(), &fingerprint)?,
     };
     let outputs = Outputs::open(names, plan, earlier.is_some())?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = args.threads.map_or(cores, usize::from);
+    let threads = args.threads.map_or_else(parallel::default_threads, usize::from);
     let job =
         Job { plan, source, outputs: &outputs, interrupt: &interrupt, threads, sync_bytes: args.sync_bytes };
     let (mut journal, known) = match earlier {
@@ -144,8 +144,8 @@ fn report(summary: &Summary, names: &Names, read: u64, seconds: f64, resumed: us
     let rate = read as f64 / 1e9 / seconds.max(1e-9);
     out.push_str(&format!(
         "         {} read, {} written in {seconds:.2} s, {rate:.2} GB/s of source\n",
-        size_text(read),
-        size_text(summary.bytes)
+        units::bytes(read),
+        units::bytes(summary.bytes)
     ));
     if resumed > 0 {
         out.push_str(&format!("         {resumed} blobs kept from an interrupted run\n"));
@@ -159,7 +159,7 @@ fn report(summary: &Summary, names: &Names, read: u64, seconds: f64, resumed: us
         None => out.push_str("errors   none: every value is kept bit for bit\n"),
     }
     if let Some(peak) = peak_memory() {
-        out.push_str(&format!("memory   {} at the peak\n", size_text(peak)));
+        out.push_str(&format!("memory   {} at the peak\n", units::bytes(peak)));
     }
     out
 }

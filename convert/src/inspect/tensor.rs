@@ -357,14 +357,7 @@ impl View {
         let mut table = Table::new(&columns);
         for i in shown(self.experts.len(), EXPERTS, self.full) {
             let Some(i) = i else {
-                table.row([
-                    "…".into(),
-                    String::new(),
-                    String::new(),
-                    String::new(),
-                    String::new(),
-                    String::new(),
-                ]);
+                table.gap();
                 continue;
             };
             let s = &self.experts[i];
@@ -388,14 +381,7 @@ impl View {
         let mut table = Table::new(&columns);
         for i in shown(self.places.len(), EXPERTS, self.full) {
             let Some(i) = i else {
-                table.row([
-                    "…".into(),
-                    String::new(),
-                    String::new(),
-                    String::new(),
-                    String::new(),
-                    String::new(),
-                ]);
+                table.gap();
                 continue;
             };
             let p = &self.places[i];

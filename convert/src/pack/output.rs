@@ -2,7 +2,8 @@
 
 use crate::failure::Refusal;
 use crate::partial;
-use crate::plan::{Plan, size_text};
+use crate::plan::Plan;
+use crate::units;
 use anyhow::{Context, Result};
 use gantry_formats::container::card_file_name;
 use gantry_formats::exit::Exit;
@@ -109,7 +110,7 @@ impl Names {
     pub(crate) fn check_space(&self, needed: u64) -> Result<()> {
         match self.free() {
             Some(free) if free < needed => {
-                let (needed, free) = (size_text(needed), size_text(free));
+                let (needed, free) = (units::bytes(needed), units::bytes(free));
                 let folder = self.folder().display();
                 let text = format!("not enough room in {folder}: {needed} needed, {free} free");
                 Err(Refusal::new(Exit::Resources, text))
@@ -161,7 +162,7 @@ impl Outputs {
                     }
                 }
                 Err(e) => {
-                    let what = format!("{}: cannot reserve {}", path.display(), size_text(bytes));
+                    let what = format!("{}: cannot reserve {}", path.display(), units::bytes(bytes));
                     return Err(io::Error::from(e)).context(what);
                 }
             }

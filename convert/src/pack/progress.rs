@@ -1,7 +1,7 @@
 //! Progress on anything that takes longer than a moment: a bar on terminals, plain lines elsewhere.
 
 use crate::output;
-use crate::plan::size_text;
+use crate::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ impl Progress {
             let rate = done as f64 / seconds;
             let left =
                 if done > 0 { (self.total.saturating_sub(done) as f64 / rate).ceil() as u64 } else { 0 };
-            let (at, of, rate) = (size_text(done), size_text(self.total), size_text(rate as u64));
+            let (at, of, rate) = (units::bytes(done), units::bytes(self.total), units::bytes(rate as u64));
             let percent = (done as u128 * 100).checked_div(self.total.into()).unwrap_or(100);
             output::note(format_args!("{}: {at} of {of} ({percent}%), {rate}/s, {left} s left", self.what));
         }

@@ -1,10 +1,8 @@
 //! The plan for programs.
 
 use super::Plan;
+use crate::output::JSON_SCHEMA;
 use serde_json::{Value, json};
-
-/// Version of the document's schema.
-const SCHEMA: u32 = 1;
 
 /// The plan as one JSON document.
 pub(crate) fn json(plan: &Plan, needed: u64, free: Option<u64>) -> Value {
@@ -15,7 +13,7 @@ pub(crate) fn json(plan: &Plan, needed: u64, free: Option<u64>) -> Value {
         })
     });
     json!({
-        "schema": SCHEMA,
+        "schema": JSON_SCHEMA,
         "command": "plan",
         "model": plan.model,
         "recipe": plan.recipe,

@@ -15,7 +15,7 @@ pub(crate) use choose::Override;
 pub(crate) use fuse::MAX_EXPERTS;
 pub(crate) use json::json;
 pub(crate) use route::{CHUNK, Route};
-pub(crate) use table::{size_text, table};
+pub(crate) use table::table;
 
 use crate::recipe::Recipe;
 use anyhow::Result;

@@ -1,6 +1,7 @@
 //! The plan for people: at most 80 columns, no colour.
 
 use super::{Plan, TensorPlan};
+use crate::units;
 use gantry_formats::gguf::display_name;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,21 +14,6 @@ const ROLE: usize = 26;
 struct Row {
     count: u64,
     bytes: u64,
-}
-
-/// A size with a unit: `512 B`, `1.5 MiB`.
-pub(crate) fn size_text(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 1023.95 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
 }
 
 /// `text` cut to `width` characters.
@@ -66,7 +52,7 @@ fn write_table(out: &mut String, plan: &Plan, needed: u64, free: Option<u64>) ->
     }
     let sources: u64 = plan.shards.iter().map(|s| s.bytes).sum();
     let files = if plan.shards.len() == 1 { "file".into() } else { format!("{} files", plan.shards.len()) };
-    writeln!(out, "source   {} in {files}", size_text(sources))?;
+    writeln!(out, "source   {} in {files}", units::bytes(sources))?;
     writeln!(out, "recipe   {} for {}, {} card(s)\n", plan.recipe, plan.target, plan.cards.len())?;
     rows(out, plan)?;
     fusions(out, plan)?;
@@ -76,14 +62,14 @@ fn write_table(out: &mut String, plan: &Plan, needed: u64, free: Option<u64>) ->
     }
     writeln!(out)?;
     for (i, card) in plan.cards.iter().enumerate() {
-        let kv = card.kv_bytes.map(|kv| format!(" + {} KV cache", size_text(kv))).unwrap_or_default();
-        writeln!(out, "card {i:<3} {} layers, {} weights{kv}", card.layers, size_text(card.weight_bytes))?;
+        let kv = card.kv_bytes.map(|kv| format!(" + {} KV cache", units::bytes(kv))).unwrap_or_default();
+        writeln!(out, "card {i:<3} {} layers, {} weights{kv}", card.layers, units::bytes(card.weight_bytes))?;
     }
     if let Some(n) = plan.context.filter(|_| plan.cards.iter().any(|c| c.kv_bytes.is_some())) {
         writeln!(out, "context  {n}, the KV cache in f32")?;
     }
-    let free = free.map(|n| format!(", {} free", size_text(n))).unwrap_or_default();
-    writeln!(out, "disk     {} needed{free}", size_text(needed))?;
+    let free = free.map(|n| format!(", {} free", units::bytes(n))).unwrap_or_default();
+    writeln!(out, "disk     {} needed{free}", units::bytes(needed))?;
     plan.notes.iter().try_for_each(|n| writeln!(out, "note: {n}"))
 }
 
@@ -113,10 +99,10 @@ fn rows(out: &mut String, plan: &Plan) -> std::fmt::Result {
             (true, false) => "exact",
             (false, _) => "rounded",
         };
-        let (role, bytes) = (cut(role, width), size_text(row.bytes));
+        let (role, bytes) = (cut(role, width), units::bytes(row.bytes));
         writeln!(out, "{role:width$} {:>6}  {ty:8} {layout:13} {bytes:>10}  {mark}", row.count)?;
     }
-    let bytes = size_text(plan.cards.iter().map(|c| c.weight_bytes).sum());
+    let bytes = units::bytes(plan.cards.iter().map(|c| c.weight_bytes).sum());
     writeln!(out, "{:width$} {:>6}  {:8} {:13} {bytes:>10}", "total", plan.tensors.len(), "", "")
 }
 
@@ -150,25 +136,5 @@ fn count(n: u64) -> String {
         10_000..10_000_000 => format!("{:.1}M", n as f64 / 1e6),
         10_000_000..1_000_000_000 => format!("{:.0}M", n as f64 / 1e6),
         _ => format!("{:.2}B", n as f64 / 1e9),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_have_one_decimal_and_the_largest_unit() {
-        for (bytes, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.0 KiB"),
-            (1536, "1.5 KiB"),
-            (1 << 20, "1.0 MiB"),
-            ((1 << 20) - 1, "1.0 MiB"),
-            (u64::MAX, "16384.0 PiB"),
-        ] {
-            assert_eq!(size_text(bytes), text);
-        }
     }
 }
