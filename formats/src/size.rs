@@ -5,6 +5,11 @@ pub fn mul(a: u64, b: u64) -> Option<u64> {
     a.checked_mul(b)
 }
 
+/// `a + b`, or `None` where it does not fit 64 bits.
+pub fn add(a: u64, b: u64) -> Option<u64> {
+    a.checked_add(b)
+}
+
 /// The product of all `dims`, or `None` where it does not fit 64 bits. No dims: 1. A zero anywhere makes 0,
 /// even beside dims whose product would overflow, since such a tensor holds no element.
 pub fn product(dims: &[u64]) -> Option<u64> {

@@ -269,12 +269,18 @@ impl<'a> Rules<'a> {
                 && right - left == cols;
             let keeps_type = match layout {
                 Layout::Raw(ty) | Layout::Block(ty) => ty == source.ty,
-                Layout::Q8_0Split { .. } => true,
+                _ => true,
             };
             if !fits || !keeps_type {
                 return Err(bad(format!(
                     "{name}: part {part:?} does not fit {} of {} as {layout}",
                     source.name, source.ty
+                )));
+            }
+            if !next.is_multiple_of(layout.row_tile()) {
+                return Err(bad(format!(
+                    "{name}: part {part:?} begins at row {next}, inside a tile of {} rows of {layout}",
+                    layout.row_tile()
                 )));
             }
             next = next.checked_add(to - from).ok_or_else(|| bad(format!("{name}: too many rows")))?;

@@ -258,6 +258,6 @@ impl Program {
 pub fn activations_for(layout: Layout) -> Format {
     match layout {
         Layout::Q8_0Split { .. } => Format::Q8,
-        Layout::Raw(_) | Layout::Block(_) => Format::F32,
+        _ => Format::F32,
     }
 }
