@@ -10,8 +10,10 @@ pub enum Kind {
     Matrix,
     /// One matrix per expert, stacked: quantizable, kept in a bank.
     Experts,
-    /// Token embeddings, also read row by row: quantizable.
+    /// Token embeddings and n-gram tables, also read row by row: quantizable.
     Embedding,
+    /// `down` and `up` of a hyper-connection, which every token reads twice a layer: quantizable.
+    HyperConnection,
     /// Small or sensitive, always exact: norms, biases, routers, convolutions, state-space constants, tables.
     Exact,
 }
@@ -49,22 +51,34 @@ fn split_layer(name: &str) -> (Option<u32>, &str) {
 }
 
 fn kind(base: &str) -> Kind {
-    // Routers choose experts: a rounding step can change which expert answers.
-    const EXACT: &[&str] =
-        &["ffn_gate_inp", "ffn_gate_inp_shexp", "rope_freqs", "position_embd", "ffn_gate_tid2eid"];
-    let exact = EXACT.contains(&base)
-        || base.ends_with("_norm")
+    // Routers choose experts: a rounding step can change which expert answers. The decay and step of a state space
+    // act through exponentials. The rest is small, and added or multiplied in where it stands.
+    const EXACT: &[&str] = &[
+        "ffn_gate_inp",
+        "ffn_gate_inp_shexp",
+        "ffn_gate_tid2eid",
+        "position_embd",
+        "rope_freqs",
+        "ssm_alpha",
+        "ssm_beta",
+        "ssm_ba",
+    ];
+    let hyper_connection = base.contains("hc_");
+    let part = |ends: &[&str]| hyper_connection && ends.iter().any(|end| base.ends_with(end));
+    if EXACT.contains(&base)
         || base.contains("norm")
         || base.contains("conv1d")
-        || base.starts_with("ssm_a")
+        || base.ends_with("_ape")
+        || base == "ssm_a"
         || base.starts_with("ssm_d")
-        || base.contains("hc_")
-            && (base.ends_with("inject") || base.ends_with("base") || base.ends_with("scale"));
-    if exact {
+        || part(&["_inject", "_fn", "_base", "_scale"]) && !base.ends_with("_down_inject")
+    {
         Kind::Exact
+    } else if part(&["_down", "_up", "_down_inject"]) {
+        Kind::HyperConnection
     } else if base.ends_with("_exps") {
         Kind::Experts
-    } else if base == "token_embd" {
+    } else if base.ends_with("token_embd") {
         Kind::Embedding
     } else {
         Kind::Matrix
@@ -88,6 +102,19 @@ mod tests {
         assert_eq!(role("token_embd.weight", 2), (None, "token_embd", Kind::Embedding));
         assert_eq!(role("output_norm.weight", 1), (None, "output_norm", Kind::Exact));
         assert_eq!(role("blk.007.attn_q.weight", 2), (None, "blk.007.attn_q", Kind::Matrix));
-        assert_eq!(role("blk.1.ssm_conv1d.weight", 2).2, Kind::Exact);
+        for exact in
+            ["ssm_conv1d", "ssm_alpha", "hc_attn_inject", "hc_ffn_fn", "attn_compressor_ape", "hc_attn_norm"]
+        {
+            let name = format!("blk.1.{exact}.weight");
+            assert_eq!(Role::of(&name, 2).kind, Kind::Exact, "{exact}");
+        }
+        for name in ["blk.3.hc_attn_down", "blk.3.hc_ffn_up", "output_hc_down", "blk.48.nextn.hc_head_up"] {
+            let name = format!("{name}.weight");
+            assert_eq!(Role::of(&name, 2).kind, Kind::HyperConnection, "{name}");
+        }
+        assert_eq!(role("blk.3.hc_ffn_down_inject.weight", 2).2, Kind::HyperConnection);
+        assert_eq!(role("output_hc_fn.weight", 2).2, Kind::Exact);
+        assert_eq!(role("per_layer_token_embd.weight", 2).2, Kind::Embedding);
+        assert_eq!(role("blk.2.ssm_out.weight", 2).2, Kind::Matrix);
     }
 }
