@@ -55,6 +55,14 @@ pub enum PackError {
         /// What its length has to be.
         expected: usize,
     },
+    /// A matrix is larger than this machine can address.
+    #[error("a matrix of {rows} rows and {cols} columns is larger than this machine can address")]
+    TooLarge {
+        /// Its rows.
+        rows: usize,
+        /// Its columns.
+        cols: usize,
+    },
     /// `GANTRY_SIMD` asks for what is not there.
     #[error(transparent)]
     Level(#[from] LevelError),
@@ -68,6 +76,7 @@ impl PackError {
             Self::NonFinite { element, .. } | Self::ScaleOverflow { element, .. } => *element += elements,
             Self::NonFiniteScale { block, .. } => *block += blocks,
             Self::Block(_) | Self::Ragged { .. } | Self::Length { .. } | Self::Level(_) => {}
+            Self::TooLarge { .. } => {}
         }
         self
     }

@@ -7,6 +7,7 @@
 
 mod error;
 pub mod finite;
+pub mod fragment;
 pub mod placement;
 pub mod q8_0;
 pub mod simd;

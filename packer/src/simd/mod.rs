@@ -10,6 +10,9 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod portable;
+pub(crate) mod strips;
+#[cfg(target_arch = "x86_64")]
+mod strips_avx2;
 
 use crate::q8_0::Stats;
 use gantry_formats::block::GgmlType;
