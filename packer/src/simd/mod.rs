@@ -9,6 +9,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod channel;
 mod portable;
 pub(crate) mod strips;
 #[cfg(target_arch = "x86_64")]
@@ -80,6 +81,10 @@ pub(crate) enum Float {
 }
 
 impl Float {
+    pub(crate) fn of(ty: GgmlType) -> Option<Self> {
+        [Self::F32, Self::F16, Self::Bf16].into_iter().find(|float| float.ty() == ty)
+    }
+
     pub(crate) fn bytes(self) -> usize {
         if self == Self::F32 { 4 } else { 2 }
     }
