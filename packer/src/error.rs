@@ -4,6 +4,7 @@
 use crate::simd::LevelError;
 use gantry_formats::block::finite::{Fault, NonFinite};
 use gantry_formats::block::{BlockError, GgmlType};
+use gantry_formats::layout::{Order, Scales};
 
 /// Why bytes cannot be packed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -55,6 +56,60 @@ pub enum PackError {
         /// What its length has to be.
         expected: usize,
     },
+    /// A matrix is larger than this machine can address.
+    #[error("a matrix of {rows} rows and {cols} columns is larger than this machine can address")]
+    TooLarge {
+        /// Its rows.
+        rows: usize,
+        /// Its columns.
+        cols: usize,
+    },
+    /// Int8 weights in this order cannot have these scales.
+    #[error("{order} does not take scales per {scales}: one instruction sums over two blocks of 32")]
+    ScalesOfOrder {
+        /// The order.
+        order: Order,
+        /// The scales.
+        scales: Scales,
+    },
+    /// Rows are no whole number of blocks.
+    #[error("rows of {cols} columns are no whole number of blocks of {len}")]
+    RaggedRows {
+        /// Columns.
+        cols: usize,
+        /// Values of a block.
+        len: u64,
+    },
+    /// Rows are so long that a sum of their int8 products need not fit an int32.
+    #[error(
+        "rows of {cols} columns: above {} an int32 no longer holds every sum of int8 products; use scales per \
+         block32",
+        crate::int8::MAX_CHANNEL_COLS
+    )]
+    LongRows {
+        /// Columns.
+        cols: usize,
+    },
+    /// Int8 weights with these scales do not go back to blocks of this type.
+    #[error(
+        "int8 with scales per {scales} does not go back to {ty}: only block32 does, to Q8_0, Q4_0, Q5_0 and IQ4_NL"
+    )]
+    NoBlocks {
+        /// The scales.
+        scales: Scales,
+        /// The type.
+        ty: GgmlType,
+    },
+    /// An int8 weight that blocks of the type cannot hold.
+    #[error("element {element} is {quant}, which no {ty} block holds: the matrix was not packed from {ty}")]
+    NotOfType {
+        /// Its index in the matrix, row-major.
+        element: u64,
+        /// The weight.
+        quant: i8,
+        /// The type.
+        ty: GgmlType,
+    },
     /// `GANTRY_SIMD` asks for what is not there.
     #[error(transparent)]
     Level(#[from] LevelError),
@@ -65,9 +120,13 @@ impl PackError {
     /// `blocks` of the source type.
     pub fn moved(mut self, elements: u64, blocks: u64) -> Self {
         match &mut self {
-            Self::NonFinite { element, .. } | Self::ScaleOverflow { element, .. } => *element += elements,
+            Self::NonFinite { element, .. }
+            | Self::ScaleOverflow { element, .. }
+            | Self::NotOfType { element, .. } => *element += elements,
             Self::NonFiniteScale { block, .. } => *block += blocks,
             Self::Block(_) | Self::Ragged { .. } | Self::Length { .. } | Self::Level(_) => {}
+            Self::TooLarge { .. } | Self::ScalesOfOrder { .. } | Self::RaggedRows { .. } => {}
+            Self::LongRows { .. } | Self::NoBlocks { .. } => {}
         }
         self
     }

@@ -7,6 +7,8 @@
 
 mod error;
 pub mod finite;
+pub mod fragment;
+pub mod int8;
 pub mod placement;
 pub mod q8_0;
 pub mod simd;

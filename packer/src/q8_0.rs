@@ -176,7 +176,7 @@ pub fn split_q8_0_at(
     Ok(Stats { blocks: blocks as u64, subnormal: count_subnormal(scales), ..Stats::default() })
 }
 
-fn count_subnormal(scales: &[u8]) -> u64 {
+pub(crate) fn count_subnormal(scales: &[u8]) -> u64 {
     let is_subnormal = |s: &[u8; 2]| {
         let magnitude = u16::from_le_bytes(*s) & 0x7fff;
         u64::from(magnitude.wrapping_sub(1) < 0x03ff)

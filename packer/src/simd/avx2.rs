@@ -35,7 +35,7 @@ pub(super) unsafe fn quantize(
 /// speed.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-fn load<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE], part: usize) -> __m256 {
+pub(super) fn load<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE], part: usize) -> __m256 {
     const { assert!(SIZE == if FLOAT == 0 { 4 * LEN } else { 2 * LEN }) };
     let at = block[SIZE / 4 * part..][..SIZE / 4].as_ptr();
     // SAFETY: SIZE / 4 bytes are there: 32 for F32, 16 for the halves, which is what is read, unaligned.

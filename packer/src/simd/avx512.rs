@@ -32,7 +32,7 @@ pub(super) unsafe fn quantize(
 /// Sixteen of a block's 32 values, `part` 0 or 1, for `FLOAT` 0 = F32, 1 = F16, 2 = BF16 in `SIZE` bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn load<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE], part: usize) -> __m512 {
+pub(super) fn load<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE], part: usize) -> __m512 {
     const { assert!(SIZE == if FLOAT == 0 { 4 * LEN } else { 2 * LEN }) };
     let at = block[SIZE / 2 * part..][..SIZE / 2].as_ptr();
     // SAFETY: SIZE / 2 bytes are there: 64 for F32, 32 for the halves, which is what is read, unaligned.
@@ -51,7 +51,7 @@ fn load<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE], part: usize) -> 
 /// Magnitudes of which the largest is the block's.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn tops<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE]) -> __m512i {
+pub(super) fn tops<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE]) -> __m512i {
     let magnitude = _mm512_set1_epi32(MAGNITUDE);
     if FLOAT == 2 {
         // In place, without unpacking: the even values of the block moved up, the odd ones masked out.

@@ -9,7 +9,11 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod channel;
 mod portable;
+pub(crate) mod strips;
+#[cfg(target_arch = "x86_64")]
+mod strips_avx2;
 
 use crate::q8_0::Stats;
 use gantry_formats::block::GgmlType;
@@ -77,6 +81,10 @@ pub(crate) enum Float {
 }
 
 impl Float {
+    pub(crate) fn of(ty: GgmlType) -> Option<Self> {
+        [Self::F32, Self::F16, Self::Bf16].into_iter().find(|float| float.ty() == ty)
+    }
+
     pub(crate) fn bytes(self) -> usize {
         if self == Self::F32 { 4 } else { 2 }
     }
