@@ -5,12 +5,14 @@ mod buffer;
 mod cli;
 mod demo;
 mod diff;
+mod encoding;
 mod export;
 mod failure;
 mod filehash;
 mod glob;
 #[cfg(test)]
 mod hostile;
+mod imatrix;
 mod inspect;
 mod interrupt;
 mod output;
@@ -20,6 +22,8 @@ mod partial;
 mod plan;
 mod progress;
 mod recipe;
+mod replan;
+mod rows;
 mod runner;
 #[cfg(test)]
 #[path = "../../formats/tests/sample/mod.rs"]
@@ -58,6 +62,7 @@ enum Command {
     Inspect(inspect::InspectArgs),
     Verify(verify::VerifyArgs),
     Diff(diff::DiffArgs),
+    Replan(replan::ReplanArgs),
     Export(export::ExportArgs),
     /// Prints a completion script for a shell.
     Completions {
@@ -74,6 +79,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(args).map(|()| Exit::Ok),
         Command::Verify(args) => verify::run(args).map(|()| Exit::Ok),
         Command::Diff(args) => diff::run(args),
+        Command::Replan(args) => replan::run(args).map(|()| Exit::Ok),
         Command::Export(args) => export::run(args).map(|()| Exit::Ok),
         Command::Demo(args) => demo::run(args).map(|()| Exit::Ok),
         Command::Run { args } => runner::run(args).map(|()| Exit::Ok),

@@ -4,6 +4,7 @@
 //! are understood in one place.
 
 use crate::failure::Refusal;
+use crate::rows::{self, Buffers, Group};
 use anyhow::Context;
 use gantry_formats::block::{self, GgmlType};
 use gantry_formats::container::{Container, Part};
@@ -46,8 +47,12 @@ pub(crate) struct Piece {
     matrix_cols: u64,
     /// Row of the stored matrix that is the first of `rows`.
     first_row: u64,
-    /// First byte of the second plane in the stored matrix, where it has one.
-    scales_at: u64,
+    /// Rows of the stored matrix.
+    matrix_rows: u64,
+    /// First byte of each plane in the stored matrix.
+    planes: Vec<u64>,
+    /// Type of the source.
+    source_ty: GgmlType,
 }
 
 /// A run of values that lie side by side, in the source and in a stored matrix.
@@ -63,6 +68,9 @@ pub(crate) struct Scratch {
     quants: Vec<u8>,
     scales: Vec<u8>,
     bytes: Vec<u8>,
+    values: Vec<f32>,
+    mixed: Vec<f32>,
+    rows: Buffers,
 }
 
 /// A container's pieces, by source tensor.
@@ -124,21 +132,21 @@ impl<'c> Unpacker<'c> {
         Ok(cover.iter().map(move |&i| &self.pieces[source][i as usize]))
     }
 
-    /// The type that a source tensor comes back as; `None` where its pieces differ, so that only its values do.
+    /// The type that a source tensor comes back as; f32 where its pieces differ.
     ///
     /// # Errors
     /// Where the container does not hold all of it.
-    pub(crate) fn ty(&self, source: usize) -> anyhow::Result<Option<GgmlType>> {
-        let mut types = self.cover(source)?.map(|p| unpacked_type(p.layout));
+    pub(crate) fn ty(&self, source: usize) -> anyhow::Result<GgmlType> {
+        let mut types = self.cover(source)?.map(Piece::ty);
         let own = self.container.manifest().source_tensors[source].ty;
         let first = types.next().unwrap_or(own);
-        Ok(types.all(|ty| ty == first).then_some(first))
+        Ok(if types.all(|ty| ty == first) { first } else { GgmlType::F32 })
     }
 
     /// Reads values `elements` of a source tensor, whole blocks, as bytes of its [`ty`](Self::ty).
     ///
     /// # Errors
-    /// Where the container does not hold all of it, in one type, or cannot be read.
+    /// Where the container does not hold all of it or cannot be read.
     pub(crate) fn read(
         &self,
         source: usize,
@@ -146,11 +154,15 @@ impl<'c> Unpacker<'c> {
         scratch: &mut Scratch,
         out: &mut Vec<u8>,
     ) -> anyhow::Result<()> {
-        let mixed = || {
-            let name = &self.container.manifest().source_tensors[source].name;
-            Refusal::new(Exit::Input, format!("tensor {name} is stored in several types"))
-        };
-        let ty = self.ty(source)?.ok_or_else(mixed)?;
+        let ty = self.ty(source)?;
+        if self.cover(source)?.any(|p| p.ty() != ty) {
+            let mut values = std::mem::take(&mut scratch.mixed);
+            self.values(source, elements, scratch, &mut values)?;
+            out.clear();
+            out.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+            scratch.mixed = values;
+            return Ok(());
+        }
         let bytes = |elements: u64| (elements / ty.block_len() * ty.block_bytes()) as usize;
         out.clear();
         out.resize(bytes(elements.end - elements.start), 0);
@@ -175,14 +187,18 @@ impl<'c> Unpacker<'c> {
         out.clear();
         out.resize((elements.end - elements.start) as usize, 0.0);
         self.runs(source, elements.clone(), |run| {
-            let ty = unpacked_type(run.piece.layout);
             let count = run.source.end - run.source.start;
+            let from = (run.source.start - elements.start) as usize;
+            let out = &mut out[from..from + count as usize];
+            if run.piece.layout.takes_whole_rows() {
+                return self.row_values(run.piece, run.stored, out, scratch);
+            }
+            let ty = run.piece.ty();
             let mut bytes = std::mem::take(&mut scratch.bytes);
             bytes.clear();
             bytes.resize((count / ty.block_len() * ty.block_bytes()) as usize, 0);
             self.read_run(run.piece, run.stored, &mut bytes, scratch)?;
-            let from = (run.source.start - elements.start) as usize;
-            block::dequantize(ty, &bytes, &mut out[from..from + count as usize])?;
+            block::dequantize(ty, &bytes, out)?;
             scratch.bytes = bytes;
             Ok(())
         })
@@ -215,7 +231,7 @@ impl<'c> Unpacker<'c> {
         Ok(())
     }
 
-    /// Fills `out` with the bytes, as [`unpacked_type`] has them, from value `stored` of the piece's matrix on.
+    /// Fills `out` with the bytes, of type [`Piece::ty`], from value `stored` of the piece's matrix on.
     fn read_run(
         &self,
         piece: &Piece,
@@ -235,7 +251,97 @@ impl<'c> Unpacker<'c> {
                 (scratch.quants, scratch.scales) = planes;
                 Ok(())
             }
+            Layout::I8 { .. } | Layout::E8Block98 { .. } | Layout::E8Planar { .. } => {
+                self.row_bytes(piece, stored, out, scratch)
+            }
         }
+    }
+
+    /// Reads `rows` rows of a piece's matrix from row `row` on, both on tiles, into the planes of `buffers`.
+    ///
+    /// # Errors
+    /// Where the container cannot be read.
+    pub(crate) fn read_group(
+        &self,
+        piece: &Piece,
+        row: u64,
+        rows: u64,
+        buffers: &mut Buffers,
+    ) -> anyhow::Result<Group> {
+        let (layout, cols) = (piece.layout, piece.matrix_cols);
+        let group = Group { layout, ty: piece.source_ty, rows, cols };
+        buffers.resize(group);
+        for run in rows::runs(layout, (piece.matrix_rows, cols), row, rows) {
+            let out = &mut buffers.planes[run.plane][run.from..][..run.len];
+            self.read_at(piece.card, piece.at + piece.planes[run.plane] + run.to, out)?;
+        }
+        Ok(group)
+    }
+
+    /// Reads groups of rows from value `stored` on, and gives each with the range of its values that is wanted and
+    /// the place of the first of these.
+    fn groups(
+        &self,
+        piece: &Piece,
+        stored: u64,
+        count: u64,
+        buffers: &mut Buffers,
+        mut each: impl FnMut(&mut Buffers, Group, Range<usize>, usize) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let (layout, cols) = (piece.layout, piece.matrix_cols);
+        let step = (crate::plan::chunk_elements(layout, cols) / cols.max(1)).max(1);
+        let (first, last) = (stored / cols, (stored + count).div_ceil(cols));
+        let mut row = first / layout.row_tile() * layout.row_tile();
+        while row < last {
+            let rows = step.min(piece.matrix_rows - row);
+            let group = self.read_group(piece, row, rows, buffers)?;
+            let (start, end) = (row * cols, (row + rows) * cols);
+            let (from, to) = (stored.max(start), (stored + count).min(end));
+            each(buffers, group, (from - start) as usize..(to - start) as usize, (from - stored) as usize)?;
+            row += rows;
+        }
+        Ok(())
+    }
+
+    fn row_bytes(
+        &self,
+        piece: &Piece,
+        stored: u64,
+        out: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> anyhow::Result<()> {
+        let ty = piece.ty();
+        let bytes = |n: usize| n / ty.block_len() as usize * ty.block_bytes() as usize;
+        let count = out.len() as u64 / ty.block_bytes() * ty.block_len();
+        let mut whole = std::mem::take(&mut scratch.quants);
+        let result = self.groups(piece, stored, count, &mut scratch.rows, |buffers, group, wanted, at| {
+            whole.resize(bytes((group.rows * group.cols) as usize), 0);
+            buffers.unpack(group, &mut whole)?;
+            let wanted = &whole[bytes(wanted.start)..bytes(wanted.end)];
+            out[bytes(at)..bytes(at) + wanted.len()].copy_from_slice(wanted);
+            Ok(())
+        });
+        scratch.quants = whole;
+        result
+    }
+
+    fn row_values(
+        &self,
+        piece: &Piece,
+        stored: u64,
+        out: &mut [f32],
+        scratch: &mut Scratch,
+    ) -> anyhow::Result<()> {
+        let mut whole = std::mem::take(&mut scratch.values);
+        let count = out.len() as u64;
+        let result = self.groups(piece, stored, count, &mut scratch.rows, |buffers, group, wanted, at| {
+            whole.resize((group.rows * group.cols) as usize, 0.0);
+            buffers.values(group, &mut whole)?;
+            out[at..at + wanted.len()].copy_from_slice(&whole[wanted]);
+            Ok(())
+        });
+        scratch.values = whole;
+        result
     }
 
     /// Reads the quants and scales of `blocks` blocks from value `stored` of a `q8_0.split` matrix on.
@@ -249,7 +355,7 @@ impl<'c> Unpacker<'c> {
         quants.resize(blocks * q8_0::LEN, 0);
         scales.resize(blocks * 2, 0);
         self.read_at(piece.card, piece.at + stored, quants)?;
-        self.read_at(piece.card, piece.at + piece.scales_at + stored / q8_0::LEN as u64 * 2, scales)
+        self.read_at(piece.card, piece.at + piece.planes[1] + stored / q8_0::LEN as u64 * 2, scales)
     }
 
     /// Reads stored values of one piece, `elements` of the source and inside it, side by side, as bytes.
@@ -264,7 +370,7 @@ impl<'c> Unpacker<'c> {
         scratch: &mut Scratch,
         out: &mut Vec<u8>,
     ) -> anyhow::Result<()> {
-        let ty = unpacked_type(piece.layout);
+        let ty = piece.ty();
         out.clear();
         out.resize((count / ty.block_len() * ty.block_bytes()) as usize, 0);
         self.read_run(piece, stored, out, scratch)
@@ -278,6 +384,11 @@ impl<'c> Unpacker<'c> {
 }
 
 impl Piece {
+    /// The type whose bytes it gives back.
+    pub(crate) fn ty(&self) -> GgmlType {
+        self.layout.unpacked_type(self.source_ty)
+    }
+
     /// The longest runs of this piece that meet `elements` of a source whose rows have `cols` values: their place in
     /// the source, and the first value of the stored matrix.
     pub(crate) fn lines(
@@ -299,14 +410,6 @@ impl Piece {
             let start = row * cols;
             (start + own.start..start + own.end, (row - rows.start + first) * width)
         })
-    }
-}
-
-/// The type whose blocks a layout gives back.
-pub(crate) fn unpacked_type(layout: Layout) -> GgmlType {
-    match layout {
-        Layout::Raw(ty) | Layout::Block(ty) => ty,
-        Layout::Q8_0Split { .. } => GgmlType::Q8_0,
     }
 }
 
@@ -334,7 +437,7 @@ fn add(container: &Container, pieces: &mut [Vec<Piece>], base: &Base, parts: &[P
     let layout = container.layouts()[base.layout as usize];
     let (matrix_rows, matrix_cols) = base.shape;
     let planes = layout.planes(matrix_rows, matrix_cols).unwrap_or_default();
-    let scales_at = planes.get(1).map_or(0, |p| p.offset);
+    let planes: Vec<u64> = planes.iter().map(|p| p.offset).collect();
     let mut first_row = 0;
     for part in parts {
         let source = &container.manifest().source_tensors[part.source as usize];
@@ -353,7 +456,9 @@ fn add(container: &Container, pieces: &mut [Vec<Piece>], base: &Base, parts: &[P
             at: base.at,
             matrix_cols,
             first_row,
-            scales_at,
+            matrix_rows,
+            planes: planes.clone(),
+            source_ty: source.ty,
         });
         first_row += to - from;
     }
@@ -388,7 +493,7 @@ fn cover(dims: &[u64], pieces: &[Piece]) -> Result<Vec<u32>, String> {
         let mut col = 0;
         while let Some(piece) = pieces.get(i).filter(|p| p.rows == band) {
             if piece.cols.start == col && piece.cols.end > col {
-                if !col.is_multiple_of(unpacked_type(piece.layout).block_len()) {
+                if !col.is_multiple_of(piece.ty().block_len()) {
                     return Err(format!("its column {col}, where a slice begins, lies inside a block"));
                 }
                 col = piece.cols.end;

@@ -106,7 +106,7 @@ impl<'a> Weights<'a> {
     pub(crate) fn ty(&self, i: usize) -> anyhow::Result<Option<GgmlType>> {
         match self {
             Self::Gguf(gguf) => Ok(gguf.tensor(i).map(|t| t.ty)),
-            Self::Container(unpacker) => unpacker.ty(i),
+            Self::Container(unpacker) => unpacker.ty(i).map(Some),
         }
     }
 

@@ -62,7 +62,7 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<()> {
     let source = Gguf::open(args.shape.input()?)?;
     let plan = Plan::make(&source, &args.shape.options()?)?;
     let names = Names::new(&args.output, &plan)?;
-    names.check(&source, args.force)?;
+    names.check(source.shards().iter().map(|s| (s.source().file(), s.file_name())), args.force)?;
     let needed = plan.disk_bytes(header_bytes(&source));
     let free = names.free();
     if !args.json {

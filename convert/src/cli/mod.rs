@@ -6,14 +6,16 @@ mod plan;
 pub(crate) use convert::{ConvertArgs, convert};
 pub(crate) use plan::{PlanArgs, plan};
 
+use crate::encoding::EncodingArgs;
 use crate::failure::Refusal;
 use crate::plan::{Options, Override};
 use crate::recipe::{BUILT_IN, Recipe};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use gantry_formats::container::Alignment;
 use gantry_formats::exit::Exit;
-use gantry_formats::target::TARGETS;
+use gantry_formats::target::{TARGETS, Target};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Options that shape a container; `plan` and `convert` share them.
@@ -23,17 +25,21 @@ pub(crate) struct ShapeArgs {
     #[arg(value_name = "MODEL.gguf", required = true)]
     input: Vec<PathBuf>,
 
-    /// Which layout each kind of tensor gets: `q8` (all weights as Q8_0, split) or `lossless`.
-    #[arg(long, default_value = "q8", value_name = "NAME")]
+    /// Which layout each kind of tensor gets: balanced, compact, w8a8, q8, lossless, or a TOML file.
+    #[arg(long, default_value = "balanced", value_name = "NAME|FILE.toml")]
     recipe: String,
 
-    /// Layout of the tensors whose name or role matches PATTERN (`*` and `?` are wild): q8_0.split, or keep.
+    /// Layout of the tensors whose name or role matches PATTERN (`*` and `?` are wild): keep, q8_0.split,
+    /// i8.block32, i8.channel, e8, e8:rotated, or a layout's full name.
     #[arg(long = "set", value_name = "PATTERN=LAYOUT")]
     overrides: Vec<Override>,
 
-    /// Device family that the container is for.
+    /// Device family and generation that the container is for: cpu, cuda:sm_90, hip:gfx942, level-zero:bmg, …
     #[arg(long, default_value = "cpu")]
     target: String,
+
+    #[command(flatten)]
+    encoding: EncodingArgs,
 
     /// Number of cards that share the model, in runs of whole layers.
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -85,27 +91,17 @@ impl ShapeArgs {
     /// What these arguments mean.
     fn options(&self) -> Result<Options> {
         let usage = |text: String| Refusal::new(Exit::Usage, text);
-        let recipe = Recipe::built_in(&self.recipe).ok_or_else(|| {
-            usage(format!(
-                "--recipe {}: there is no such recipe; known are {}",
-                self.recipe,
-                BUILT_IN.join(", ")
-            ))
-        })?;
-        if !TARGETS.contains(&self.target.as_str()) {
-            let text =
-                format!("--target {}: unknown to this program; known: {}", self.target, TARGETS.join(", "));
-            return Err(Refusal::new(Exit::Incompatible, text));
-        }
+        let target = target(&self.target)?;
         let alignment =
             Alignment { segment: self.align_segment, blob: self.align_blob, tensor: self.align_tensor };
         if !alignment.is_valid() {
             return Err(usage("alignments are powers of two, 16 ≤ tensor ≤ blob ≤ segment".into()));
         }
         Ok(Options {
-            recipe,
+            recipe: recipe(&self.recipe)?,
             overrides: self.overrides.clone(),
-            target: self.target.clone(),
+            encoding: self.encoding.encoding()?,
+            target,
             fuse: !self.no_fuse,
             cards: self.cards,
             split_cards: self.split_cards,
@@ -114,6 +110,39 @@ impl ShapeArgs {
             context: self.context,
         })
     }
+}
+
+/// The target called `name`.
+pub(crate) fn target(name: &str) -> Result<&'static Target> {
+    Target::find(name).ok_or_else(|| {
+        let known: Vec<&str> = TARGETS.iter().map(|t| t.name).collect();
+        let text = format!("--target {name}: unknown to this program; known: {}", known.join(", "));
+        Refusal::new(Exit::Incompatible, text)
+    })
+}
+
+/// Longest recipe file that is read.
+const MAX_RECIPE: u64 = 1 << 20;
+
+/// The built-in recipe of this name, or the one in this file.
+fn recipe(name: &str) -> Result<Recipe> {
+    let usage = |text: String| Refusal::new(Exit::Usage, text);
+    if let Some(recipe) = Recipe::built_in(name) {
+        return Ok(recipe);
+    }
+    let Some(stem) = name.strip_suffix(".toml") else {
+        let known: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+        let text = format!("--recipe {name}: there is no such recipe; known are {}", known.join(", "));
+        return Err(usage(text + ", and files that end in .toml"));
+    };
+    let read = || -> std::io::Result<String> {
+        let mut text = String::new();
+        std::fs::File::open(name)?.take(MAX_RECIPE).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let text = read().with_context(|| format!("--recipe {name}"))?;
+    let stem = Path::new(stem).file_name().map_or(stem.into(), |s| s.to_string_lossy());
+    Recipe::parse(&stem, &text).map_err(|e| usage(format!("--recipe {name}: {e}")))
 }
 
 /// Length of the source's headers, which travel in the container.

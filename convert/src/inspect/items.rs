@@ -17,7 +17,7 @@ pub(super) struct Item<'a> {
     /// Its layer.
     pub(super) layer: Option<u32>,
     /// Layout, or in a GGUF the type.
-    pub(super) layout: &'a str,
+    pub(super) layout: Cow<'a, str>,
     /// Shape, outermost first, of one expert where there are several.
     pub(super) shape: Vec<u64>,
     /// Experts of a bank.
@@ -41,7 +41,8 @@ pub(super) fn of(opened: &Opened) -> Vec<Item<'_>> {
 fn of_container(container: &Container) -> Vec<Item<'_>> {
     let manifest = container.manifest();
     let segment = |card: u32| container.header().cards.get(card as usize).map_or(HEADER_BYTES, |c| c.offset);
-    let layout = |i: u32| manifest.layouts[i as usize].name.as_str();
+    let names: Vec<String> = container.layouts().iter().map(|l| l.to_string()).collect();
+    let layout = |i: u32| Cow::Owned(names[i as usize].clone());
     let mut items = Vec::with_capacity(manifest.tensors.len());
     items.extend(manifest.tensors.iter().map(|t| Item {
         name: (&t.name).into(),
@@ -82,7 +83,7 @@ fn of_gguf(gguf: &Gguf) -> Vec<Item<'_>> {
             role,
             layer,
             name: name.into(),
-            layout: t.ty.name(),
+            layout: t.ty.name().into(),
             shape: t.dims().iter().rev().copied().collect(),
             experts: None,
             card: t.shard as u32,

@@ -1,6 +1,8 @@
 //! `gantry inspect`: what a container or a GGUF holds, from its index alone; weights are read for one tensor only.
 
+mod hex;
 mod items;
+mod layout;
 mod memory;
 mod metadata;
 mod summary;
@@ -22,11 +24,15 @@ use std::path::PathBuf;
 /// Without options a summary: model, files, totals per type, role, layer and card, memory per card.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  gantry inspect model.gantry\n  gantry inspect model.gguf --tensors --filter 'blk.0.*' --sort bytes\n  gantry inspect model.gantry --tensor blk.0.ffn_down.weight\n  gantry inspect model.gantry --metadata --json"
+    after_help = "Examples:\n  gantry inspect model.gantry\n  gantry inspect model.gguf --tensors --filter 'blk.0.*' --sort bytes\n  gantry inspect model.gantry --tensor blk.0.ffn_down.weight\n  gantry inspect model.gantry --metadata --json\n  gantry inspect --layout i8.frag.nv_a32\n  gantry inspect model.gantry --tensor output.weight --hex --bytes 64"
 )]
 pub(crate) struct InspectArgs {
     /// A container (its index file) or a GGUF (any shard of a set)
-    file: PathBuf,
+    #[arg(required_unless_present = "layout")]
+    file: Option<PathBuf>,
+    /// Draw a layout: which source element sits at which byte
+    #[arg(long, value_name = "NAME", group = "view", conflicts_with = "file")]
+    layout: Option<String>,
     /// List the tensors as they are stored
     #[arg(long, group = "view")]
     tensors: bool,
@@ -36,6 +42,18 @@ pub(crate) struct InspectArgs {
     /// Statistics of one tensor's values, and where they lie
     #[arg(long, value_name = "NAME", group = "view")]
     tensor: Option<String>,
+    /// With --tensor: its stored bytes instead
+    #[arg(long, requires = "tensor")]
+    hex: bool,
+    /// With --hex: the first byte
+    #[arg(long, value_name = "BYTE", default_value_t = 0, requires = "hex")]
+    at: u64,
+    /// With --hex: how many
+    #[arg(long, value_name = "N", default_value_t = 256, requires = "hex")]
+    bytes: u64,
+    /// With --hex: of which expert
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "hex")]
+    expert: u32,
     /// With --tensors or --metadata: only names that match, `*` and `?` allowed
     #[arg(long, value_name = "GLOB")]
     filter: Option<String>,
@@ -98,12 +116,30 @@ impl KvType {
 
 /// Runs the command.
 pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
+    if let Some(name) = &args.layout {
+        let layout = layout::parse(name)?;
+        return if args.json {
+            output::json("inspect layout", &layout::to_json(layout))
+        } else {
+            Ok(output::text(&layout::text(layout))?)
+        };
+    }
+    let Some(file) = &args.file else { return Err(Refusal::new(Exit::Usage, "no file given")) };
     // The program ends after this: freeing tens of thousands of names would take as long as half of the reading.
-    let opened = ManuallyDrop::new(Opened::open(&args.file)?);
+    let opened = ManuallyDrop::new(Opened::open(file)?);
     let headers = opened.headers();
     let Some(&header) = headers.first() else {
         return Err(Refusal::new(Exit::Input, "no metadata: the container was made of no file"));
     };
+    if let Some(name) = args.tensor.as_ref().filter(|_| args.hex) {
+        let range = hex::Range { at: args.at, bytes: args.bytes, expert: args.expert };
+        let dump = hex::dump(&opened, name, range)?;
+        return if args.json {
+            output::json("inspect hex", &dump.to_json())
+        } else {
+            Ok(output::text(&dump.text())?)
+        };
+    }
     if let Some(name) = &args.tensor {
         let view = tensor::view(&opened, name, args.full)?;
         return if args.json {
@@ -130,7 +166,7 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
         };
     }
     let memory = memory::estimate(&opened, header, args.context, args.kv);
-    let summary = summary::of(&opened, &headers, &items, memory, &args.file);
+    let summary = summary::of(&opened, &headers, &items, memory, file);
     if args.json { output::json("inspect", &summary) } else { Ok(output::text(&summary.text())?) }
 }
 

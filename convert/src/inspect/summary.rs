@@ -104,7 +104,7 @@ pub(super) fn of(
         tokenizer: headers.first().and_then(|h| tokenizer(h)),
         runnable: true,
         not_runnable_because: Vec::new(),
-        by_layout: totals(items, |i| i.layout, false),
+        by_layout: totals(items, |i| &i.layout, false),
         by_role: totals(items, |i| &i.role, true),
         by_layers: layers(items),
         by_card: cards(items),
@@ -339,7 +339,7 @@ fn totals<'i>(
         group.0 += 1;
         group.1 = group.1.saturating_add(item.bytes);
         if with_layouts {
-            group.2.insert(item.layout);
+            group.2.insert(&item.layout);
         }
     }
     let total = |(name, (tensors, bytes, layouts)): (&str, (u64, u64, BTreeSet<&str>))| Total {

@@ -4,7 +4,7 @@ use crate::failure::Refusal;
 use crate::plan::MAX_EXPERTS;
 use crate::table::{Align, Table, wrap};
 use crate::units;
-use crate::unpack::{CHUNK, Owner, Scratch, unpacked_type};
+use crate::unpack::{CHUNK, Owner, Scratch};
 use crate::values::{Histogram, Scales, Stats};
 use crate::weights::{Opened, Weights};
 use gantry_formats::container::{Container, Part};
@@ -258,9 +258,7 @@ fn source(opened: &Opened, weights: &Weights<'_>, i: usize) -> Value {
         Opened::Container(container) => {
             let t = &container.manifest().source_tensors[i];
             let layouts: Vec<String> = match weights {
-                Weights::Container(u) => {
-                    u.pieces(i).iter().map(|p| unpacked_type(p.layout).to_string()).collect()
-                }
+                Weights::Container(u) => u.pieces(i).iter().map(|p| p.ty().to_string()).collect(),
                 Weights::Gguf(_) => Vec::new(),
             };
             json!({

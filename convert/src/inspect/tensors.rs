@@ -18,7 +18,7 @@ pub(super) fn select<'a>(mut items: Vec<Item<'a>>, filter: Option<&str>, sort: S
         Sort::Bytes => b.bytes.cmp(&a.bytes).then_with(|| name(a, b)),
         Sort::Layer => a.layer.cmp(&b.layer).then_with(|| name(a, b)),
         Sort::Offset => (a.card, a.offset).cmp(&(b.card, b.offset)),
-        Sort::Type => a.layout.cmp(b.layout).then_with(|| name(a, b)),
+        Sort::Type => a.layout.cmp(&b.layout).then_with(|| name(a, b)),
     });
     items
 }

@@ -87,7 +87,7 @@ impl Growing {
 }
 
 /// See [`Growing::finish`].
-pub(super) fn finish_tree(
+pub(crate) fn finish_tree(
     len: u64,
     tree: Option<TreeHash>,
     buffer: &mut Vec<u8>,

@@ -33,10 +33,12 @@ pub(super) fn refusal(tensor: &TensorPlan, unit: u64, fault: &PackError) -> anyh
             }
         }
         PackError::ScaleOverflow { element, amax } => {
-            let (row, block) = (element / cols, element % cols / 32);
+            let len = if tensor.layout.block_len() == 256 { 256 } else { 32 };
+            let (row, block) = (element / cols, element % cols / len);
             let expert = if experts { format!(" expert {unit}") } else { String::new() };
+            let scale = if len == 32 { "/127" } else { " has a scale that" };
             format!(
-                "{name}{expert} element {element}: {amax}/127 does not fit fp16 (row {row}, block {block}); \
+                "{name}{expert} element {element}: {amax}{scale} does not fit fp16 (row {row}, block {block}); \
                  --set '{name}=keep' stores the tensor as {}",
                 tensor.ty
             )

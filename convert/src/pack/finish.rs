@@ -2,7 +2,7 @@
 
 use super::{Failure, Job, Packed, worker::write_failure};
 use crate::failure::Refusal;
-use crate::pack::output::Stamp;
+use crate::pack::output::{Outputs, Stamp};
 use crate::plan::Plan;
 use anyhow::{Context, Result};
 use gantry_formats::container::{
@@ -96,7 +96,7 @@ pub(crate) fn finish(
     }
     let manifest = manifest(plan, packed);
     let finished = container::finish(&plan.skeleton, &manifest, metadata, &table).map_err(Failure::fatal)?;
-    write(job, &finished).context("cannot write the output").map_err(write_failure)?;
+    write(plan, job.outputs, &finished).context("cannot write the output").map_err(write_failure)?;
     job.outputs.publish().map_err(write_failure)?;
     let header = &finished.header;
     let cards = if plan.skeleton.split_cards { plan.cards.len() } else { 0 };
@@ -109,8 +109,8 @@ pub(crate) fn finish(
     })
 }
 
-fn write(job: Job<'_>, finished: &Finished) -> std::io::Result<()> {
-    let (plan, outputs) = (job.plan, job.outputs);
+/// Writes sections and headers; the packed bytes are written already.
+pub(crate) fn write(plan: &Plan, outputs: &Outputs, finished: &Finished) -> std::io::Result<()> {
     // Packed bytes are on disk before a header says that they are right.
     outputs.sync()?;
     let index = outputs.index();
@@ -127,19 +127,22 @@ fn write(job: Job<'_>, finished: &Finished) -> std::io::Result<()> {
 }
 
 fn manifest(plan: &Plan, packed: &Packed) -> Manifest {
-    let source_tensors = plan.tensors.iter().enumerate().map(|(i, t)| {
-        let stats = &packed.stats[i];
-        SourceTensor {
-            name: t.name.clone(),
-            shard: t.shard as u32,
-            ty: t.ty,
-            dims: t.dims.clone(),
-            blake3: hash::hex(&packed.tensors[i]),
-            exact: t.exact,
-            max_error: (!t.exact).then_some(stats.max_abs_error),
-            lost_blocks: stats.lost,
-            subnormal_blocks: stats.subnormal,
-        }
+    let mut exact = vec![true; plan.sources.len()];
+    let mut stats = vec![Stats::default(); plan.sources.len()];
+    for (t, one) in plan.tensors.iter().zip(&packed.stats) {
+        exact[t.source] &= t.exact;
+        stats[t.source].merge(one);
+    }
+    let source_tensors = plan.sources.iter().enumerate().map(|(i, s)| SourceTensor {
+        name: s.name.clone(),
+        shard: s.shard as u32,
+        ty: s.ty,
+        dims: s.dims.clone(),
+        blake3: hash::hex(&packed.sources[i]),
+        exact: exact[i],
+        max_error: (!exact[i]).then_some(stats[i].max_abs_error),
+        lost_blocks: stats[i].lost,
+        subnormal_blocks: stats[i].subnormal,
     });
     let sources = plan.shards.iter().zip(&packed.files).map(|(s, digest)| Source {
         file: s.file.clone(),

@@ -18,14 +18,15 @@ mod resume;
 mod window;
 mod worker;
 
-pub(crate) use finish::{Summary, Worst, finish, metadata};
+pub(crate) use blob::finish_tree;
+pub(crate) use finish::{Summary, Worst, finish, metadata, write};
 pub(crate) use keeper::Done;
 
 use crate::interrupt::Interrupt;
 use crate::pack::journal::Journal;
 use crate::pack::output::Outputs;
 use crate::pack::progress::Progress;
-use crate::plan::{CHUNK, Plan};
+use crate::plan::Plan;
 use anyhow::{Error, Result};
 use blob::Growing;
 use gantry_formats::gguf::Gguf;
@@ -60,10 +61,10 @@ pub(crate) struct Packed {
     /// By blob.
     pub(crate) blobs: Vec<Done>,
     /// BLAKE3 of each source tensor.
-    pub(crate) tensors: Vec<Digest>,
+    pub(crate) sources: Vec<Digest>,
     /// BLAKE3 of each source file.
     pub(crate) files: Vec<Digest>,
-    /// What happened to each source tensor's values.
+    /// What happened to each planned tensor's values.
     pub(crate) stats: Vec<Stats>,
 }
 
@@ -93,8 +94,8 @@ struct Engine<'a> {
     end: AtomicU64,
     failure: Mutex<Option<(u64, Failure)>>,
     files: Vec<Growing>,
-    tensors: Vec<Growing>,
-    tensor_hashes: Vec<OnceLock<Digest>>,
+    sources: Vec<Growing>,
+    source_hashes: Vec<OnceLock<Digest>>,
     blobs: Vec<Growing>,
     /// Blobs that an earlier run finished.
     resumed: Vec<Option<Done>>,
@@ -155,12 +156,15 @@ impl<'a> Engine<'a> {
         for route in plan.tensors.iter().map(|t| &t.route) {
             route.blobs.iter().for_each(|&b| chunks[b as usize] += route.chunks);
         }
-        let total = |t: &crate::plan::TensorPlan| t.route.chunks * t.route.blobs.len() as u64;
+        let mut by_source = vec![0u64; plan.sources.len()];
+        for t in &plan.tensors {
+            by_source[t.source] += t.route.chunks * t.route.blobs.len() as u64;
+        }
         Self {
             end: AtomicU64::new(windows.count()),
             files: plan.shards.iter().map(|s| Growing::new(s.bytes, 0)).collect(),
-            tensors: plan.tensors.iter().map(|t| Growing::new(t.bytes, total(t))).collect(),
-            tensor_hashes: plan.tensors.iter().map(|_| OnceLock::new()).collect(),
+            sources: plan.sources.iter().zip(by_source).map(|(s, n)| Growing::new(s.bytes, n)).collect(),
+            source_hashes: plan.sources.iter().map(|_| OnceLock::new()).collect(),
             blobs: plan.blobs.iter().zip(chunks).map(|(b, n)| Growing::new(b.bytes, n)).collect(),
             resumed,
             windows,
@@ -198,7 +202,7 @@ impl<'a> Engine<'a> {
         }
         let lost = || anyhow::anyhow!("a blob was not packed");
         let blobs = blobs.into_iter().collect::<Option<Vec<_>>>().ok_or_else(lost)?;
-        let mut stats = vec![Stats::default(); self.tensors.len()];
+        let mut stats = vec![Stats::default(); self.job.plan.tensors.len()];
         for (tensor, one) in blobs.iter().flat_map(|b| &b.entry.stats) {
             stats[*tensor as usize].merge(one);
         }
@@ -211,14 +215,13 @@ impl<'a> Engine<'a> {
             files.push(file.finish(&mut buffer, read)?.0);
         }
         let empty = hash::hash(&[]);
-        let tensors = self.tensor_hashes.iter().map(|h| *h.get().unwrap_or(&empty)).collect();
-        Ok(Packed { blobs, tensors, files, stats })
+        let sources = self.source_hashes.iter().map(|h| *h.get().unwrap_or(&empty)).collect();
+        Ok(Packed { blobs, sources, files, stats })
     }
 }
 
 /// What a chunk of `len` values of `ty` takes in the source.
 fn source_bytes(ty: gantry_formats::block::GgmlType, len: u64) -> u64 {
-    debug_assert!(len <= CHUNK);
     len / ty.block_len() * ty.block_bytes()
 }
 

@@ -81,13 +81,16 @@ impl Names {
         folder_of(&self.index)
     }
 
-    /// Refuses an output that is its own source, and one that exists unless `force` is set.
-    pub(crate) fn check(&self, source: &Gguf, force: bool) -> Result<()> {
+    /// Refuses an output that is one of its own sources, open files with their names, and one that exists unless
+    /// `force` is set.
+    pub(crate) fn check<'f>(
+        &self,
+        sources: impl Iterator<Item = (&'f File, &'f str)>,
+        force: bool,
+    ) -> Result<()> {
         let id = |m: fs::Metadata| (m.dev(), m.ino());
-        let mut sources = Vec::new();
-        for shard in source.shards() {
-            sources.push((id(shard.source().file().metadata()?), shard.file_name()));
-        }
+        let sources = sources.map(|(file, name)| Ok((id(file.metadata()?), name)));
+        let sources = sources.collect::<io::Result<Vec<_>>>()?;
         for path in self.all().cloned().chain(self.partials()).chain([self.journal()]) {
             let Ok(found) = fs::metadata(&path).map(id) else { continue };
             if let Some((_, file)) = sources.iter().find(|(source, _)| *source == found) {

@@ -1,6 +1,6 @@
 //! Windows: the stretches of source files that workers take, and the chunks that begin in each.
 
-use crate::plan::{CHUNK, Plan};
+use crate::plan::Plan;
 
 /// One window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub(super) struct Window {
     pub(super) end: u64,
 }
 
-/// A chunk: up to [`CHUNK`] values of one unit of one source tensor.
+/// A chunk: values of one unit of one planned tensor, as many as its [route](crate::plan::Route) says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chunk {
     pub(super) tensor: usize,
@@ -99,8 +99,8 @@ impl Windows {
                 if start >= window.end {
                     break;
                 }
-                let element = number * CHUNK;
-                let elements = CHUNK.min(route.unit_elements - element);
+                let element = number * route.chunk_elements;
+                let elements = route.chunk_elements.min(route.unit_elements - element);
                 let bytes = super::source_bytes(t.ty, elements);
                 out.push(Chunk { tensor, unit, element, elements, start, bytes });
                 number += 1;
@@ -113,13 +113,16 @@ impl Windows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::encoding::Encoding;
     use crate::plan::Options;
     use crate::recipe::Recipe;
+    use crate::unpack::CHUNK;
     use gantry_formats::block::GgmlType;
     use gantry_formats::container::Alignment;
     use gantry_formats::gguf::{DataWriter, Gguf, GgufWriter, Value};
+    use gantry_formats::target::Target;
 
-    fn plan() -> Plan {
+    fn plan(recipe: &str) -> Plan {
         let list: [(&str, &[u64], GgmlType); 6] = [
             ("blk.0.a.weight", &[32, 33_000], GgmlType::BF16),
             ("blk.0.ffn_gate_exps.weight", &[32, 3, 50], GgmlType::Q8_0),
@@ -139,9 +142,10 @@ mod tests {
         header.tensors().iter().for_each(|t| data.write(&vec![0; t.bytes as usize]).expect("written"));
         data.finish().expect("written");
         let options = Options {
-            recipe: Recipe::built_in("q8").expect("built in"),
+            recipe: Recipe::built_in(recipe).expect("built in"),
             overrides: Vec::new(),
-            target: "cpu".into(),
+            encoding: Encoding::default(),
+            target: Target::find("cpu").expect("a target"),
             fuse: true,
             cards: 1,
             split_cards: false,
@@ -154,17 +158,22 @@ mod tests {
 
     #[test]
     fn every_byte_of_every_tensor_is_in_exactly_one_chunk() {
-        let plan = plan();
+        check(&plan("q8"), CHUNK);
+        // Chunks of whole tiles of rows.
+        check(&plan("w8a8"), 32 * 16);
+    }
+
+    fn check(plan: &Plan, step: u64) {
         for size in [512, 4096, 100_000, 1 << 20, 8 << 20] {
-            let windows = Windows::of_size(&plan, size);
+            let windows = Windows::of_size(plan, size);
             let mut covered: Vec<u64> = plan.tensors.iter().map(|t| t.start).collect();
             let mut end = 0;
             for window in (0..windows.count()).map(|n| windows.get(n)) {
                 assert_eq!(window.start, end);
                 end = window.end;
-                for chunk in windows.chunks(&plan, window) {
+                for chunk in windows.chunks(plan, window) {
                     assert!((window.start..window.end).contains(&chunk.start));
-                    assert!(chunk.bytes > 0 && chunk.element.is_multiple_of(CHUNK));
+                    assert!(chunk.bytes > 0 && chunk.element.is_multiple_of(step));
                     assert!(chunk.start + chunk.bytes - window.start <= windows.buffer_bytes() as u64);
                     assert_eq!(chunk.start, covered[chunk.tensor]);
                     covered[chunk.tensor] += chunk.bytes;

@@ -5,8 +5,8 @@ use super::{Done, Engine, Failure, fault};
 use crate::failure::Refusal;
 use crate::pack::journal::Entry;
 use crate::plan::TensorPlan;
+use crate::rows::{self, Buffers, Group};
 use anyhow::Context;
-use gantry_formats::block::GgmlType;
 use gantry_formats::exit::Exit;
 use gantry_formats::hash::{self, Digest, Piece};
 use gantry_formats::layout::Layout;
@@ -23,6 +23,7 @@ struct Scratch {
     input: Vec<u8>,
     quants: Vec<u8>,
     scales: Vec<u8>,
+    rows: Buffers,
     back: Vec<u8>,
 }
 
@@ -33,6 +34,7 @@ impl Engine<'_> {
             input: vec![0; self.windows.buffer_bytes()],
             quants: Vec::new(),
             scales: Vec::new(),
+            rows: Buffers::default(),
             back: Vec::new(),
         };
         loop {
@@ -87,23 +89,24 @@ impl Engine<'_> {
         finished: &Sender<Done>,
     ) -> Result<(), Failure> {
         let t = &self.job.plan.tensors[chunk.tensor];
-        let at = chunk.start - t.start;
-        let own_pieces = hash::pieces(t.bytes, at, src);
+        let source = &self.job.plan.sources[t.source];
+        let at = chunk.start - source.start;
+        let own_pieces = hash::pieces(source.bytes, at, src);
         let blob = t.route.blobs[chunk.unit as usize] as usize;
         let stats = match self.resumed[blob] {
             Some(_) => None,
             None => self.store(t, &chunk, src, blob, &own_pieces, scratch)?,
         };
-        let mark = fingerprint(chunk.tensor, at, &own_pieces, src);
+        let mark = fingerprint(t.source, at, &own_pieces, src);
         self.blobs[blob].note(&mark, chunk.tensor as u32, stats.as_ref());
-        self.tensors[chunk.tensor].insert(&own_pieces);
-        if self.tensors[chunk.tensor].chunk_done() {
+        self.sources[t.source].insert(&own_pieces);
+        if self.sources[t.source].chunk_done() {
             let read = |offset, bytes: &mut [u8]| {
-                self.read(t.shard, t.start + offset, bytes).map_err(io::Error::other)
+                self.read(source.shard, source.start + offset, bytes).map_err(io::Error::other)
             };
-            let hashed = self.tensors[chunk.tensor].finish(&mut scratch.back, read);
+            let hashed = self.sources[t.source].finish(&mut scratch.back, read);
             let (digest, _) = hashed.map_err(Failure::resumable)?;
-            let _ = self.tensor_hashes[chunk.tensor].set(digest);
+            let _ = self.source_hashes[t.source].set(digest);
         }
         if self.blobs[blob].chunk_done() {
             self.blob_done(blob, scratch, finished)?;
@@ -125,14 +128,15 @@ impl Engine<'_> {
             let moved = fault.moved(chunk.element, chunk.element / t.ty.block_len());
             Failure::fatal(fault::refusal(t, chunk.unit, &moved))
         };
-        let first = t.route.first_element + chunk.element;
+        let first = t.route.first_row * t.route.matrix.1 + chunk.element;
         match t.layout {
             Layout::Raw(ty) | Layout::Block(ty) => {
                 check_finite(ty, src).map_err(refuse)?;
                 let at = t.route.planes[0] + super::source_offset(ty, first);
                 self.write(blob, at, src)?;
                 // Where the blob is the source tensor itself, so are the pieces.
-                if at == chunk.start - t.start && self.blobs[blob].len() == t.bytes {
+                let source = &self.job.plan.sources[t.source];
+                if at == chunk.start - source.start && self.blobs[blob].len() == source.bytes {
                     self.blobs[blob].insert(own_pieces);
                 } else {
                     self.blobs[blob].insert(&hash::pieces(self.blobs[blob].len(), at, src));
@@ -152,9 +156,36 @@ impl Engine<'_> {
                     self.blobs[blob].insert(&hash::pieces(self.blobs[blob].len(), at, bytes));
                 }
                 // A scale that was subnormal in the source is the source's affair, not ours.
-                Ok((t.ty != GgmlType::Q8_0).then_some(stats))
+                Ok((!t.exact).then_some(stats))
+            }
+            Layout::I8 { .. } | Layout::E8Block98 { .. } | Layout::E8Planar { .. } => {
+                self.store_rows(t, chunk, src, blob, &mut scratch.rows).map_err(|e| e.unwrap_or_else(refuse))
             }
         }
+    }
+
+    /// Packs a chunk of whole rows and writes each plane's bytes to their place.
+    fn store_rows(
+        &self,
+        t: &TensorPlan,
+        chunk: &Chunk,
+        src: &[u8],
+        blob: usize,
+        buffers: &mut Buffers,
+    ) -> Result<Option<Stats>, Result<Failure, PackError>> {
+        let cols = t.route.matrix.1;
+        let (row, rows) = (chunk.element / cols, chunk.elements / cols);
+        let group = Group { layout: t.layout, ty: t.ty, rows, cols };
+        let encoding = &self.job.plan.encoding;
+        let importance = encoding.importance(&t.name, t.layout, chunk.unit, cols);
+        let stats = buffers.pack(group, encoding.e8(), importance, src).map_err(Err)?;
+        for run in rows::runs(t.layout, t.route.matrix, t.route.first_row + row, rows) {
+            let (at, bytes) =
+                (t.route.planes[run.plane] + run.to, &buffers.planes[run.plane][run.from..][..run.len]);
+            self.write(blob, at, bytes).map_err(Ok)?;
+            self.blobs[blob].insert(&hash::pieces(self.blobs[blob].len(), at, bytes));
+        }
+        Ok((!t.exact).then_some(stats))
     }
 
     fn write(&self, blob: usize, at: u64, bytes: &[u8]) -> Result<(), Failure> {

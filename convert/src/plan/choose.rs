@@ -3,11 +3,11 @@
 use super::{Options, TensorPlan};
 use crate::failure::Refusal;
 use crate::glob;
-use crate::recipe::{Want, is_quantizable};
+use crate::recipe::{Subject, Want, is_quantizable};
 use anyhow::Result;
 use gantry_formats::block::GgmlType;
 use gantry_formats::exit::Exit;
-use gantry_formats::layout::Layout;
+use gantry_formats::layout::{Layout, MAX_WHOLE_ROW};
 use gantry_formats::role::Kind;
 
 /// `--set PATTERN=LAYOUT`.
@@ -26,16 +26,7 @@ impl std::str::FromStr for Override {
         if pattern.is_empty() {
             return Err("the pattern is empty".into());
         }
-        let known = || {
-            let example =
-                "q8_0.split, keep, or the source's own as raw.TYPE or gguf.TYPE (raw.bf16, gguf.q4_k)";
-            format!("unknown layout {layout}; known are {example}")
-        };
-        let want = match layout {
-            "keep" => Want::Keep,
-            _ => Want::Layout(Layout::from_name(layout).ok_or_else(known)?),
-        };
-        Ok(Self { pattern: pattern.into(), want })
+        Ok(Self { pattern: pattern.into(), want: layout.parse()? })
     }
 }
 
@@ -43,7 +34,7 @@ impl std::str::FromStr for Override {
 ///
 /// # Errors
 /// An override that matches nothing, or that its tensor cannot have.
-pub(super) fn choose(tensors: &mut [TensorPlan], options: &Options) -> Result<()> {
+pub(super) fn choose(tensors: &mut [TensorPlan], options: &Options, experts: bool) -> Result<()> {
     for set in &options.overrides {
         if !tensors.iter().any(|t| set.matches(t)) {
             let text = format!(
@@ -54,29 +45,42 @@ pub(super) fn choose(tensors: &mut [TensorPlan], options: &Options) -> Result<()
         }
     }
     for t in tensors {
-        let (by_recipe, fallback) = match options.recipe.want(t.kind, t.ty) {
-            Want::Keep => (Layout::identity(t.ty), None),
-            Want::Layout(layout) => match possible(t, layout) {
-                Ok(()) => (layout, None),
-                Err(reason) => (Layout::identity(t.ty), Some(format!("kept {}: {reason}", t.ty))),
-            },
-        };
+        let (by_recipe, fallback) = wanted(t, options, experts);
         (t.layout, t.fallback) = (by_recipe, fallback);
         // The last one that matches decides, as on other command lines.
         if let Some(set) = options.overrides.iter().rev().find(|s| s.matches(t)) {
-            let layout = match set.want {
-                Want::Keep => Layout::identity(t.ty),
-                Want::Layout(layout) => layout,
-            };
+            let layout = set.want.layout(options.target, &t.role, t.ty);
             possible(t, layout).map_err(|reason| {
-                Refusal::new(Exit::Usage, format!("--set {}={layout}: {}: {reason}", set.pattern, t.name))
+                Refusal::new(Exit::Usage, format!("--set {}={}: {}: {reason}", set.pattern, set.want, t.name))
             })?;
             t.overridden = layout != by_recipe;
             (t.layout, t.fallback) = (layout, None);
         }
-        t.exact = t.layout == Layout::identity(t.ty) || t.ty == GgmlType::Q8_0;
+        t.exact = t.layout.keeps(t.ty);
     }
     Ok(())
+}
+
+/// The first of the recipe's wishes that is possible, and why it is not the first.
+fn wanted(t: &TensorPlan, options: &Options, experts: bool) -> (Layout, Option<String>) {
+    let subject = Subject { name: &t.name, role: &t.role, kind: t.kind, ty: t.ty, experts };
+    let mut reason = None;
+    for want in options.recipe.wants(subject) {
+        let layout = want.layout(options.target, &t.role, t.ty);
+        match possible(t, layout) {
+            Ok(()) => return (layout, reason.map(|why| format!("{want} instead of {why}"))),
+            Err(why) => {
+                let why = format!("{want}: {why}");
+                reason = Some(reason.map_or(why.clone(), |before| format!("{before}; {why}")));
+            }
+        }
+    }
+    let own = match (t.kind, t.ty) {
+        // Exact either way; split, its quants are aligned.
+        (Kind::Exact, GgmlType::Q8_0) => Layout::q8_0_split(),
+        _ => Layout::identity(t.ty),
+    };
+    (own, reason.map(|why| format!("kept {} instead of {why}", t.ty)))
 }
 
 impl Override {
@@ -91,18 +95,29 @@ fn possible(t: &TensorPlan, layout: Layout) -> Result<(), String> {
     if layout == own {
         return Ok(());
     }
-    let Layout::Q8_0Split { .. } = layout else {
-        return Err(format!("the source is {}, which this program stores as {own} or q8_0.split", t.ty));
-    };
-    if t.kind == Kind::Exact {
+    if let Layout::Raw(_) | Layout::Block(_) = layout {
+        return Err(format!("the source is {}, which as it is would be {own}", t.ty));
+    }
+    if t.kind == Kind::Exact && !layout.keeps(t.ty) {
         return Err(format!("{} is a role that stays exact ({own})", t.role));
     }
     if !is_quantizable(t.ty) {
         return Err(format!("{} is not requantized", t.ty));
     }
     let row = t.dims.first().copied().unwrap_or(1);
-    match row.is_multiple_of(layout.block_len()) {
-        true => Ok(()),
-        false => Err(format!("row of {row}, {row} % {} != 0", layout.block_len())),
+    if !row.is_multiple_of(layout.block_len()) {
+        return Err(format!("row of {row}, {row} % {} != 0", layout.block_len()));
     }
+    if t.dims.len() < 2 && layout.takes_whole_rows() {
+        return Err("it is a vector".into());
+    }
+    if layout.takes_whole_rows() && row > MAX_WHOLE_ROW {
+        return Err(format!("row of {row}, of more than {MAX_WHOLE_ROW}"));
+    }
+    let rotated =
+        matches!(layout, Layout::E8Block98 { rotated: true } | Layout::E8Planar { rotated: true, .. });
+    if rotated && t.kind == Kind::Embedding {
+        return Err("its rows are read one by one and would come out rotated".into());
+    }
+    Ok(())
 }

@@ -31,6 +31,8 @@ pub(super) struct Matrix {
     pub(super) shape: Vec<u64>,
     pub(super) bytes: u64,
     pub(super) parts: Vec<Part>,
+    /// The planned tensors of the parts, in the same order.
+    pub(super) members: Vec<usize>,
 }
 
 /// What is placed as a whole.
@@ -48,7 +50,7 @@ pub(super) fn group(tensors: &[TensorPlan], fuse: bool, alignment: Alignment) ->
     let mut taken = HashSet::new();
     for (first, bank) in banks(tensors, alignment)? {
         if let Group::Bank { matrices, .. } = &bank {
-            taken.extend(matrices.iter().flat_map(|(_, m)| &m.parts).map(|p| p.source as usize));
+            taken.extend(matrices.iter().flat_map(|(_, m)| &m.members));
         }
         out.insert(first, bank);
     }
@@ -81,8 +83,14 @@ fn single(index: usize, t: &TensorPlan) -> Result<Matrix> {
         layout: t.layout,
         shape: t.dims.iter().rev().copied().collect(),
         bytes: t.layout.bytes(rows, cols).ok_or_else(|| overflow(&t.name))?,
-        parts: vec![Part { source: index as u32, rows: [0, rows], cols: None }],
+        parts: vec![part(t, rows)],
+        members: vec![index],
     })
+}
+
+/// All `rows` of `t`.
+fn part(t: &TensorPlan, rows: u64) -> Part {
+    Part { source: t.source as u32, rows: [t.first_row, t.first_row + rows], cols: None }
 }
 
 /// Layers' tensors that fuse: the role of the whole, and the members in order.
@@ -102,9 +110,11 @@ fn fusions(tensors: &[TensorPlan]) -> Vec<(&'static str, Vec<usize>)> {
                 parts.iter().map(|&role| by_role.get(&(layer, role)).copied()).collect();
             let Some(members) = members else { continue };
             let one = &tensors[members[0]];
+            // Every order of int8 has the same tile, so that what fuses does not depend on the target.
+            let tiles = |t: &TensorPlan| t.dims[1].is_multiple_of(one.layout.row_tile());
             let alike = members.iter().all(|&m| {
                 let t = &tensors[m];
-                t.layout == one.layout && t.dims[0] == one.dims[0] && t.elements > 0
+                t.layout == one.layout && t.dims[0] == one.dims[0] && t.elements > 0 && tiles(t)
             });
             if alike && !names.contains(fused_name(layer, whole).as_str()) {
                 out.push((whole, members));
@@ -122,10 +132,7 @@ fn fused(tensors: &[TensorPlan], members: &[usize], role: &str) -> Result<Matrix
     let one = &tensors[members[0]];
     let layer = one.layer.unwrap_or(0);
     let name = fused_name(layer, role);
-    let parts: Vec<Part> = members
-        .iter()
-        .map(|&m| Part { source: m as u32, rows: [0, tensors[m].dims[1]], cols: None })
-        .collect();
+    let parts: Vec<Part> = members.iter().map(|&m| part(&tensors[m], tensors[m].dims[1])).collect();
     let rows = parts.iter().try_fold(0u64, |n, p| n.checked_add(p.rows[1])).ok_or_else(|| overflow(&name))?;
     Ok(Matrix {
         bytes: one.layout.bytes(rows, one.dims[0]).ok_or_else(|| overflow(&name))?,
@@ -134,6 +141,7 @@ fn fused(tensors: &[TensorPlan], members: &[usize], role: &str) -> Result<Matrix
         layout: one.layout,
         shape: vec![rows, one.dims[0]],
         parts,
+        members: members.to_vec(),
         name,
     })
 }
@@ -166,7 +174,6 @@ fn banks(tensors: &[TensorPlan], alignment: Alignment) -> Result<Vec<(usize, Gro
             let bytes = t.layout.bytes(rows, cols).ok_or_else(|| overflow(&t.name))?;
             let offset = size::align_up(at, alignment.tensor.into()).ok_or_else(|| overflow(&t.name))?;
             at = offset.checked_add(bytes).ok_or_else(|| overflow(&t.name))?;
-            let parts = vec![Part { source: m as u32, rows: [0, rows], cols: None }];
             let matrix = Matrix {
                 name: t.name.clone(),
                 role: t.role.clone(),
@@ -174,7 +181,8 @@ fn banks(tensors: &[TensorPlan], alignment: Alignment) -> Result<Vec<(usize, Gro
                 layout: t.layout,
                 shape: vec![rows, cols],
                 bytes,
-                parts,
+                parts: vec![part(t, rows)],
+                members: vec![m],
             };
             matrices.push((offset, matrix));
         }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 pub(crate) fn json(plan: &Plan, needed: u64, free: Option<u64>) -> Value {
     let tensors = plan.tensors.iter().map(|t| {
         json!({
-            "name": t.name, "role": t.role, "layer": t.layer, "type": t.ty, "dims": t.dims,
+            "name": t.name, "source": plan.sources[t.source].name, "role": t.role, "layer": t.layer, "type": t.ty, "dims": t.dims,
             "source_bytes": t.bytes, "layout": t.layout.to_string(), "exact": t.exact, "fallback": t.fallback,
         })
     });

@@ -3,9 +3,11 @@
 //! Source tensors → roles → layouts → stored matrices made of parts → blobs → places in card segments. A plan is a
 //! pure function of the source's headers and the options; [`crate::pack`] carries it out.
 
+mod again;
 mod choose;
 mod fuse;
 mod json;
+mod merged;
 mod model;
 mod place;
 mod route;
@@ -14,9 +16,10 @@ mod table;
 pub(crate) use choose::Override;
 pub(crate) use fuse::MAX_EXPERTS;
 pub(crate) use json::json;
-pub(crate) use route::{CHUNK, Route};
+pub(crate) use route::{Route, chunk_elements};
 pub(crate) use table::table;
 
+use crate::encoding::Encoding;
 use crate::recipe::Recipe;
 use anyhow::Result;
 use gantry_formats::arch::Hparams;
@@ -25,7 +28,7 @@ use gantry_formats::container::{Alias, Alignment, Bank, Model, Section, Skeleton
 use gantry_formats::gguf::Gguf;
 use gantry_formats::layout::Layout;
 use gantry_formats::role::Kind;
-use gantry_formats::target;
+use gantry_formats::target::{self, Target};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -34,7 +37,8 @@ use std::collections::BTreeMap;
 pub(crate) struct Options {
     pub(crate) recipe: Recipe,
     pub(crate) overrides: Vec<Override>,
-    pub(crate) target: String,
+    pub(crate) encoding: Encoding,
+    pub(crate) target: &'static Target,
     pub(crate) fuse: bool,
     pub(crate) cards: usize,
     pub(crate) split_cards: bool,
@@ -52,11 +56,31 @@ pub(crate) struct ShardPlan {
     pub(crate) bytes: u64,
 }
 
-/// A source tensor and what becomes of it.
+/// A tensor of the source.
 #[derive(Clone, Debug)]
-pub(crate) struct TensorPlan {
+pub(crate) struct SourcePlan {
     /// Name, as [`gantry_formats::gguf::display_name`] shows it.
     pub(crate) name: String,
+    /// Index of its file.
+    pub(crate) shard: usize,
+    /// First byte in its file.
+    pub(crate) start: u64,
+    /// Length in bytes.
+    pub(crate) bytes: u64,
+    pub(crate) ty: GgmlType,
+    /// `ne0` first.
+    pub(crate) dims: Vec<u64>,
+}
+
+/// A tensor and what becomes of it: one of the source, or some rows of one that the source has merged.
+#[derive(Clone, Debug)]
+pub(crate) struct TensorPlan {
+    /// Name: the source's, or of its rows what the architecture calls them.
+    pub(crate) name: String,
+    /// Index of its source tensor.
+    pub(crate) source: usize,
+    /// First row of the source that it stands for.
+    pub(crate) first_row: u64,
     /// Index of its file.
     pub(crate) shard: usize,
     /// First byte in its file.
@@ -108,10 +132,13 @@ pub(crate) struct Plan {
     pub(crate) model: Model,
     pub(crate) recipe: String,
     pub(crate) target: String,
+    pub(crate) encoding: Encoding,
     /// Resolved options, as the manifest records them.
     pub(crate) options: BTreeMap<String, String>,
     pub(crate) shards: Vec<ShardPlan>,
     /// In file order.
+    pub(crate) sources: Vec<SourcePlan>,
+    /// In order of their sources and rows.
     pub(crate) tensors: Vec<TensorPlan>,
     pub(crate) layouts: Vec<Layout>,
     pub(crate) stored: Vec<StoredTensor>,
@@ -136,8 +163,9 @@ impl Plan {
     /// Where the source does not fit its architecture, or the options do not fit the source.
     pub(crate) fn make(source: &Gguf, options: &Options) -> Result<Self> {
         let known = model::examine(source, options.allow_incomplete)?;
-        let mut tensors = model::tensors(source)?;
-        choose::choose(&mut tensors, options)?;
+        let sources = model::sources(source)?;
+        let mut tensors = merged::split(&sources, &known.hparams);
+        choose::choose(&mut tensors, options, known.hparams.experts > 0)?;
         let groups = fuse::group(&tensors, known.arch.is_some() && options.fuse, options.alignment)?;
         let places = place::place(&tensors, groups, options)?;
         let routes = route::routes(&tensors, &places.stored, &places.banks, &places.layouts);
@@ -150,16 +178,21 @@ impl Plan {
         for card in &mut cards {
             card.kv_bytes = context.and_then(|n| kv_bytes(&known.hparams, card.layers, n));
         }
-        let mut resolved = BTreeMap::new();
+        let mut resolved = options.encoding.resolved(&tensors);
         resolved.insert("fuse".into(), if options.fuse { "on" } else { "off" }.into());
         resolved.insert("placement".into(), "layers".into());
         for t in tensors.iter().filter(|t| t.overridden) {
-            resolved.insert(format!("layout {}", t.name), t.layout.to_string());
+            resolved.insert(format!("{}{}", again::OVERRIDE, t.name), t.layout.to_string());
         }
         let mut warnings = known.warnings;
         let fallen = tensors.iter().filter_map(|t| Some(format!("{}: {}", t.name, t.fallback.as_ref()?)));
         warnings.extend(fallen);
-        let mut notes = target::obstacles(&options.target, known.arch, &known.hparams, places.layouts.iter());
+        let mut notes =
+            target::obstacles(options.target.name, known.arch, &known.hparams, places.layouts.iter());
+        if options.target.family() != "cpu" {
+            let family = options.target.family();
+            notes.push(format!("gantry-run has no {family} backend yet; it runs this on the CPU, slower"));
+        }
         let (read, packed) = (tensors.iter().map(|t| t.bytes), places.blobs.iter().map(|b| b.bytes));
         if packed.sum::<u64>() > read.sum::<u64>() / 20 * 21 {
             notes.push("the container is larger than the source, and no more accurate".into());
@@ -167,13 +200,15 @@ impl Plan {
         Ok(Self {
             model: known.model,
             recipe: options.recipe.name.clone(),
-            target: options.target.clone(),
+            target: options.target.name.into(),
+            encoding: options.encoding.clone(),
             options: resolved,
             shards: source
                 .shards()
                 .iter()
                 .map(|s| ShardPlan { file: s.file_name().into(), bytes: s.len() })
                 .collect(),
+            sources,
             tensors,
             layouts: places.layouts,
             stored: places.stored,
@@ -193,7 +228,7 @@ impl Plan {
         let table = gantry_formats::container::Table::bytes_for(self.blobs.iter().map(|b| b.bytes));
         // A stored tensor, its source tensor and a warning take some 700 bytes of JSON between them.
         let matrices = self.banks.iter().map(|b| b.matrices.len() + b.experts.len() / 64);
-        let lines = self.stored.len() + self.tensors.len() + matrices.sum::<usize>();
+        let lines = self.stored.len() + self.sources.len() + matrices.sum::<usize>();
         let tail = header_bytes + table + (512 * lines as u64) + (64 << 10);
         let cards: u64 = match self.skeleton.split_cards {
             true => (0..self.cards.len()).map(|c| self.skeleton.card_file_bytes(c)).sum(),

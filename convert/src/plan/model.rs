@@ -1,15 +1,13 @@
 //! The source as a model: its hyperparameters, how it compares with its architecture's table, and its tensors
 //! with their roles.
 
-use super::{Route, TensorPlan};
+use super::{SourcePlan, TensorPlan};
 use crate::failure::Refusal;
 use anyhow::{Result, bail};
 use gantry_formats::arch::{self, Architecture, Hparams, Metadata, Presence, Problem};
 use gantry_formats::container::{Alias, Model};
 use gantry_formats::exit::Exit;
 use gantry_formats::gguf::{Gguf, Header, display_name};
-use gantry_formats::layout::Layout;
-use gantry_formats::role::Role;
 
 /// Most findings that an error or the manifest lists one by one.
 const LISTED: usize = 12;
@@ -111,33 +109,22 @@ fn odd_text(header: &Header) -> Vec<String> {
         .collect()
 }
 
-/// The source's tensors in file order, with roles; layouts still as in the source.
-pub(super) fn tensors(source: &Gguf) -> Result<Vec<TensorPlan>> {
+/// The source's tensors in file order.
+pub(super) fn sources(source: &Gguf) -> Result<Vec<SourcePlan>> {
     let mut out = Vec::with_capacity(source.tensor_count());
     for t in source.tensors() {
         let name = t.display_name();
         let dims = t.info.dims().to_vec();
-        let role = Role::of(&name, dims.iter().filter(|&&d| d > 1).count());
-        let (role, layer, kind) = (role.base.to_string(), role.layer, role.kind);
         if gantry_formats::size::product(dims.get(1..).unwrap_or(&[])).is_none() {
             bail!(Refusal::new(Exit::Input, format!("{name}: shape {dims:?} overflows 64 bits")));
         }
-        out.push(TensorPlan {
+        out.push(SourcePlan {
+            name,
             shard: t.shard,
             start: t.start,
             bytes: t.info.bytes,
             ty: t.info.ty,
-            elements: t.info.elements,
-            layout: Layout::identity(t.info.ty),
-            exact: true,
-            fallback: None,
-            overridden: false,
-            route: Route::default(),
-            name,
             dims,
-            role,
-            layer,
-            kind,
         });
     }
     Ok(out)

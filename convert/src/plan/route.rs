@@ -1,15 +1,16 @@
-//! Routes: how a source tensor's bytes reach the output, chunk by chunk.
+//! Routes: how a planned tensor's bytes reach the output, chunk by chunk.
 
 use super::TensorPlan;
 use gantry_formats::container::{Bank, Part, StoredTensor};
 use gantry_formats::layout::Layout;
 use gantry_formats::size;
+use std::collections::HashMap;
 
-/// Most values of one chunk, the step of all packing. Chunks start at multiples of it inside their unit, so that
-/// no block of any type is torn and the cut does not depend on threads.
-pub(crate) const CHUNK: u64 = 1 << 20;
+/// Most values of one chunk, the step of all packing, where a layout does not want whole rows. Chunks start at
+/// multiples of it inside their unit, so that no block of any type is torn and the cut does not depend on threads.
+const CHUNK: u64 = 1 << 20;
 
-/// How one source tensor reaches the output. It is cut into units of equal size: its experts, or itself.
+/// How one planned tensor reaches the output. It is cut into units of equal size: its experts, or itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Route {
     /// The blob of each unit.
@@ -18,12 +19,16 @@ pub(crate) struct Route {
     pub(crate) unit_elements: u64,
     /// Bytes of one unit in the source.
     pub(crate) unit_bytes: u64,
+    /// Values of a whole chunk: whole rows where the layout wants them.
+    pub(crate) chunk_elements: u64,
     /// Source bytes of a whole chunk.
     pub(crate) chunk_bytes: u64,
     /// Chunks of one unit.
     pub(crate) chunks: u64,
-    /// Values of the stored matrix that come before this tensor's.
-    pub(crate) first_element: u64,
+    /// Row of the stored matrix that is this tensor's first.
+    pub(crate) first_row: u64,
+    /// Rows and columns of the stored matrix.
+    pub(crate) matrix: (u64, u64),
     /// First byte of each of the matrix's planes, inside the blob.
     pub(crate) planes: Vec<u64>,
 }
@@ -35,10 +40,11 @@ pub(super) fn routes(
     banks: &[Bank],
     layouts: &[Layout],
 ) -> Vec<Route> {
-    let mut out = vec![Route::default(); tensors.len()];
+    let place = |t: &TensorPlan| (t.source as u32, t.first_row);
+    let by_place = tensors.iter().enumerate().map(|(i, t)| (place(t), i)).collect();
+    let mut routes = Routes { tensors, by_place, out: vec![Route::default(); tensors.len()] };
     for s in stored {
-        let planes = planes(layouts[s.layout as usize], &s.shape, 0);
-        fill(&mut out, tensors, &s.parts, &planes, vec![s.blob]);
+        routes.fill(&s.parts, layouts[s.layout as usize], &s.shape, 0, &[s.blob]);
     }
     for bank in banks {
         let mut blobs = vec![0; bank.experts.len()];
@@ -46,34 +52,52 @@ pub(super) fn routes(
             blobs[expert as usize] = bank.first_blob + slot as u64;
         }
         for m in &bank.matrices {
-            let planes = planes(layouts[m.layout as usize], &m.shape, m.offset);
-            fill(&mut out, tensors, &m.parts, &planes, blobs.clone());
+            routes.fill(&m.parts, layouts[m.layout as usize], &m.shape, m.offset, &blobs);
         }
     }
-    out
+    routes.out
 }
 
-fn planes(layout: Layout, shape: &[u64], offset: u64) -> Vec<u64> {
-    let (cols, rows) =
-        shape.split_last().map_or((1, 1), |(cols, rows)| (*cols, size::product(rows).unwrap_or(0)));
-    layout.planes(rows, cols).unwrap_or_default().iter().map(|p| offset + p.offset).collect()
+/// Values of a chunk of rows of `cols`.
+pub(crate) fn chunk_elements(layout: Layout, cols: u64) -> u64 {
+    if !layout.takes_whole_rows() || cols == 0 {
+        return CHUNK;
+    }
+    let tile = layout.row_tile();
+    (CHUNK / cols / tile * tile).max(tile) * cols
 }
 
-fn fill(out: &mut [Route], tensors: &[TensorPlan], parts: &[Part], planes: &[u64], blobs: Vec<u64>) {
-    let mut first_element = 0;
-    for part in parts {
-        let t = &tensors[part.source as usize];
-        let units = blobs.len() as u64;
-        let unit_elements = t.elements / units;
-        out[part.source as usize] = Route {
-            unit_elements,
-            unit_bytes: t.bytes / units,
-            chunk_bytes: CHUNK / t.ty.block_len() * t.ty.block_bytes(),
-            chunks: unit_elements.div_ceil(CHUNK),
-            first_element,
-            planes: planes.to_vec(),
-            blobs: blobs.clone(),
-        };
-        first_element += unit_elements;
+struct Routes<'a> {
+    tensors: &'a [TensorPlan],
+    /// Planned tensors by source and first row.
+    by_place: HashMap<(u32, u64), usize>,
+    out: Vec<Route>,
+}
+
+impl Routes<'_> {
+    fn fill(&mut self, parts: &[Part], layout: Layout, shape: &[u64], offset: u64, blobs: &[u64]) {
+        let (cols, rows) =
+            shape.split_last().map_or((1, 1), |(cols, rows)| (*cols, size::product(rows).unwrap_or(0)));
+        let planes = layout.planes(rows, cols).unwrap_or_default();
+        let chunk_elements = chunk_elements(layout, cols);
+        let mut first_row = 0;
+        for part in parts {
+            let index = self.by_place[&(part.source, part.rows[0])];
+            let t = &self.tensors[index];
+            let units = blobs.len() as u64;
+            let unit_elements = t.elements / units;
+            self.out[index] = Route {
+                unit_elements,
+                unit_bytes: t.bytes / units,
+                chunk_elements,
+                chunk_bytes: chunk_elements / t.ty.block_len() * t.ty.block_bytes(),
+                chunks: unit_elements.div_ceil(chunk_elements),
+                first_row,
+                matrix: (rows, cols),
+                planes: planes.iter().map(|p| offset + p.offset).collect(),
+                blobs: blobs.to_vec(),
+            };
+            first_row += part.rows[1] - part.rows[0];
+        }
     }
 }

@@ -2,17 +2,19 @@
 
 use super::{Plan, TensorPlan};
 use crate::units;
+use gantry_formats::container::Part;
 use gantry_formats::gguf::display_name;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// Room that the widest column, the role, has at most.
-const ROLE: usize = 26;
+const ROLE: usize = 20;
 
 /// One line of the table: tensors alike.
 #[derive(Default)]
 struct Row {
     count: u64,
+    source: u64,
     bytes: u64,
 }
 
@@ -24,11 +26,12 @@ fn cut(text: &str, width: usize) -> String {
     }
 }
 
-/// Bytes that a source tensor takes in its layout, without padding.
+/// Bytes that a tensor takes in its layout.
 fn packed_bytes(t: &TensorPlan) -> u64 {
-    let cols = t.dims.first().copied().unwrap_or(1).max(1);
-    let scale = |bytes: u64| if t.exact { t.bytes } else { bytes };
-    scale(t.elements / cols * (cols + cols / 32 * 2))
+    let cols = t.dims.first().copied().unwrap_or(1);
+    let units = (t.route.blobs.len() as u64).max(1);
+    let rows = t.elements.checked_div(cols).unwrap_or(0) / units;
+    t.layout.bytes(rows, cols).unwrap_or(0).saturating_mul(units)
 }
 
 /// The plan as a table, with what `disk` says of needed and free bytes.
@@ -83,14 +86,12 @@ fn rows(out: &mut String, plan: &Plan) -> std::fmt::Result {
         }
         let row = rows.entry(key).or_default();
         row.count += 1;
+        row.source += t.bytes;
         row.bytes += packed_bytes(t);
     }
     let width = order.iter().map(|k| k.0.chars().count()).max().unwrap_or(0).clamp(5, ROLE);
-    writeln!(
-        out,
-        "{:width$} {:>6}  {:8} {:13} {:>10}  values",
-        "role", "count", "source", "layout", "bytes"
-    )?;
+    writeln!(out, "{:width$} {:>5} {:8} {:22} {:>10} values", "role", "count", "source", "layout", "bytes")?;
+    let mut larger = Vec::new();
     for key in order {
         let row = &rows[&key];
         let (role, ty, layout, exact, fallback) = key;
@@ -100,20 +101,32 @@ fn rows(out: &mut String, plan: &Plan) -> std::fmt::Result {
             (false, _) => "rounded",
         };
         let (role, bytes) = (cut(role, width), units::bytes(row.bytes));
-        writeln!(out, "{role:width$} {:>6}  {ty:8} {layout:13} {bytes:>10}  {mark}", row.count)?;
+        writeln!(out, "{role:width$} {:>5} {ty:8} {layout:22} {bytes:>10} {mark}", row.count)?;
+        if row.bytes > row.source / 20 * 21 {
+            let grown = format!("{} to {}", units::bytes(row.source), units::bytes(row.bytes));
+            larger.push(format!("larger: {role} grows from {grown}, from {ty} to {layout}"));
+        }
     }
     let bytes = units::bytes(plan.cards.iter().map(|c| c.weight_bytes).sum());
-    writeln!(out, "{:width$} {:>6}  {:8} {:13} {bytes:>10}", "total", plan.tensors.len(), "", "")
+    writeln!(out, "{:width$} {:>5} {:8} {:22} {bytes:>10}", "total", plan.tensors.len(), "", "")?;
+    larger.iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
 fn fusions(out: &mut String, plan: &Plan) -> std::fmt::Result {
     let mut fused: BTreeMap<(&str, String), u64> = BTreeMap::new();
     for s in plan.stored.iter().filter(|s| s.parts.len() > 1) {
-        let parts: Vec<&str> =
-            s.parts.iter().map(|p| plan.tensors[p.source as usize].role.as_str()).collect();
+        let parts: Vec<&str> = s.parts.iter().map(|p| part_role(plan, p)).collect();
         *fused.entry((s.role.as_str(), parts.join(" + "))).or_default() += 1;
     }
     fused.iter().try_for_each(|((whole, parts), n)| writeln!(out, "{parts} stored as one {whole}, {n} times"))
+}
+
+/// The role of the planned tensor that a part is.
+fn part_role<'a>(plan: &'a Plan, part: &Part) -> &'a str {
+    let is = |t: &&TensorPlan| (t.source as u32, t.first_row) == (part.source, part.rows[0]);
+    // Planned tensors are in order of their sources.
+    let from = plan.tensors.partition_point(|t| (t.source as u32) < part.source);
+    plan.tensors[from..].iter().find(is).map_or("", |t| &t.role)
 }
 
 fn fallbacks(out: &mut String, plan: &Plan) -> std::fmt::Result {

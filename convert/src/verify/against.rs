@@ -1,18 +1,23 @@
 //! A container against its source: whole files by hash, headers, and every stored value.
 
 use super::compare::{self, Found, is_hex_of};
+use crate::encoding::Encoding;
+use crate::failure::Refusal;
 use crate::filehash::hash_file;
+use crate::imatrix::Imatrix;
 use crate::progress::Progress;
 use crate::table::{Align, Table, wrap};
 use crate::units;
 use crate::unpack::Unpacker;
 use crate::weights::file_name;
 use gantry_formats::container::Container;
+use gantry_formats::exit::Exit;
 use gantry_formats::gguf::{Gguf, display_name};
 use gantry_formats::hash;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::Path;
+use std::sync::Arc;
 
 /// One source file.
 #[derive(Debug, Serialize)]
@@ -53,7 +58,12 @@ pub(crate) struct Against {
 ///
 /// # Errors
 /// Where a file cannot be read.
-pub(super) fn compare(container: &Container, source: &Path, threads: usize) -> anyhow::Result<Against> {
+pub(super) fn compare(
+    container: &Container,
+    source: &Path,
+    imatrix: Option<&Path>,
+    threads: usize,
+) -> anyhow::Result<Against> {
     let gguf = Gguf::open(source)?;
     let mut out =
         Against { source: file_name(source), files: Vec::new(), tensors: Vec::new(), problems: Vec::new() };
@@ -78,13 +88,35 @@ pub(super) fn compare(container: &Container, source: &Path, threads: usize) -> a
         let place = format!("card {card} bytes {}..{} of its segment", range.start, range.end);
         out.problems.push(format!("{name}: bytes between its planes are not zero ({place})"));
     }
+    let encoding = encoding(container, imatrix)?;
     let unpacker = Unpacker::new(container);
     let total: u64 = gguf.tensors().map(|t| t.bytes).sum();
     let progress = Progress::new("compare", total * 2);
-    for (i, found) in compare::tensors(&unpacker, &gguf, &which, threads, &progress)? {
+    for (i, found) in compare::tensors(&unpacker, &gguf, &encoding, &which, threads, &progress)? {
         out.tensors.push(check(&unpacker, i, &found));
     }
     Ok(out)
+}
+
+/// How the container says that it was encoded.
+fn encoding(container: &Container, imatrix: Option<&Path>) -> anyhow::Result<Encoding> {
+    let options = &container.manifest().options;
+    let imatrix = imatrix.map(Imatrix::open).transpose()?;
+    match (options.get("imatrix"), &imatrix) {
+        (Some(want), Some(given)) if want != given.blake3() => {
+            let text =
+                format!("--imatrix: its BLAKE3 is {}, the container was made with {want}", given.blake3());
+            Err(Refusal::new(Exit::Input, text))
+        }
+        (Some(want), None) => {
+            let text = format!(
+                "the container was made with an importance matrix of BLAKE3 {want}; give it with --imatrix FILE"
+            );
+            Err(Refusal::new(Exit::Usage, text))
+        }
+        (None, Some(_)) => Ok(Encoding::recorded(options, None)),
+        _ => Ok(Encoding::recorded(options, imatrix.map(Arc::new))),
+    }
 }
 
 fn files(container: &Container, gguf: &Gguf, threads: usize, out: &mut Against) -> anyhow::Result<()> {
@@ -138,7 +170,11 @@ fn check(unpacker: &Unpacker<'_>, i: usize, found: &Found) -> TensorCheck {
         let said = if tensor.exact { "exact".to_string() } else { format!("an error of {recorded:e}") };
         problems.push(format!("the manifest records {said}, measured {:e}", found.max_error));
     }
-    let verdict = match (problems.is_empty(), found.derived, stored.iter().any(|s| s.contains(".split"))) {
+    let verdict = match (
+        problems.is_empty(),
+        found.derived,
+        stored.iter().any(|s| !s.starts_with("raw.") && !s.starts_with("gguf.")),
+    ) {
         (false, ..) => "differs",
         (true, true, _) => "derived",
         (true, false, true) => "inverted",

@@ -1,14 +1,17 @@
 //! Derives stored values from their source again and compares them, byte for byte.
 
 use crate::buffer::Buffer;
+use crate::encoding::Encoding;
 use crate::parallel;
+use crate::plan::chunk_elements;
 use crate::progress::Progress;
-use crate::unpack::{CHUNK, Piece, Scratch, Unpacker, changed, unpacked_type};
+use crate::rows::{self, Buffers as RowBuffers, Group};
+use crate::unpack::{Piece, Scratch, Unpacker, changed};
 use gantry_formats::container::Container;
 use gantry_formats::gguf::{Gguf, Tensor};
 use gantry_formats::hash::{self, Digest};
 use gantry_formats::source::{ReadAt, is_zero};
-use gantry_packer::q8_0;
+use gantry_packer::{PackError, q8_0};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
@@ -53,6 +56,8 @@ struct Buffers {
     quants: Vec<u8>,
     scales: Vec<u8>,
     derived: Vec<u8>,
+    stored_rows: RowBuffers,
+    derived_rows: RowBuffers,
 }
 
 /// Compares every piece, replicas too, of the tensors in `which`, and hashes their bytes in the source.
@@ -62,6 +67,7 @@ struct Buffers {
 pub(super) fn tensors(
     unpacker: &Unpacker<'_>,
     gguf: &Gguf,
+    encoding: &Encoding,
     which: &[usize],
     threads: usize,
     progress: &Progress,
@@ -76,7 +82,8 @@ pub(super) fn tensors(
     let jobs = which.iter().flat_map(|&i| jobs(unpacker, gguf, i));
     parallel::for_each(threads, jobs, Buffers::default, |buffers, job| {
         let Some(tensor) = gguf.tensor(job.tensor) else { return Ok(()) };
-        compare(unpacker, gguf, &tensor, &job, buffers, &all)?;
+        let context = Context { unpacker, gguf, encoding, all: &all };
+        context.compare(&tensor, &job, buffers)?;
         progress.add(buffers.source.len() as u64);
         Ok(())
     })?;
@@ -90,70 +97,129 @@ fn jobs<'u>(unpacker: &'u Unpacker<'_>, gguf: &Gguf, i: usize) -> impl Iterator<
         piece.lines(cols, &(0..elements)).map(move |(range, stored)| (piece, range, stored))
     });
     lines.flat_map(move |(piece, range, stored)| {
-        (range.start..range.end).step_by(CHUNK as usize).map(move |start| Job {
+        let step = chunk_elements(piece.layout, cols);
+        (range.start..range.end).step_by(step as usize).map(move |start| Job {
             tensor: i,
             piece,
-            elements: start..range.end.min(start + CHUNK),
+            elements: start..range.end.min(start + step),
             stored: stored + start - range.start,
         })
     })
 }
 
-fn compare(
-    unpacker: &Unpacker<'_>,
-    gguf: &Gguf,
-    tensor: &Tensor<'_>,
-    job: &Job<'_>,
-    b: &mut Buffers,
-    all: &All,
-) -> anyhow::Result<()> {
-    let count = job.elements.end - job.elements.start;
-    let bytes = |n: u64| n / tensor.ty.block_len() * tensor.ty.block_bytes();
-    b.source.resize(bytes(count) as usize, 0);
-    let file = gguf.shards()[tensor.shard].source();
-    file.read_exact_at(tensor.start + bytes(job.elements.start), &mut b.source).map_err(changed)?;
-    unpacker.read_piece(job.piece, job.stored, count, &mut b.scratch, &mut b.stored)?;
-    let ty = unpacked_type(job.piece.layout);
-    let mut max_error = 0.0;
-    let derived = ty != tensor.ty;
-    let want = if derived {
-        b.quants.resize(count as usize, 0);
-        b.scales.resize(count as usize / q8_0::LEN * 2, 0);
-        match q8_0::quantize(tensor.ty, &b.source, &mut b.quants, &mut b.scales) {
-            Ok(stats) => max_error = stats.max_abs_error,
-            Err(error) => {
-                let blocks = job.elements.start / tensor.ty.block_len();
-                let text = error.moved(job.elements.start, blocks).to_string();
-                all.of(job.tensor).refused = Some(text);
-                return Ok(());
-            }
-        }
-        b.derived.resize(b.stored.len(), 0);
-        q8_0::join_q8_0(&b.quants, &b.scales, &mut b.derived)?;
-        &b.derived
-    } else {
-        &b.source
-    };
-    let differing = differing(want, &b.stored, ty.block_bytes() as usize);
-    let mut found = all.of(job.tensor);
-    found.derived |= derived;
-    found.max_error = found.max_error.max(max_error);
-    if let Some((first, count)) = differing {
-        let first = job.elements.start + first * ty.block_len();
-        found.differing += count;
-        found.first = Some(found.first.map_or(first, |before| before.min(first)));
-    }
-    Ok(())
+/// What every comparison looks at.
+struct Context<'a> {
+    unpacker: &'a Unpacker<'a>,
+    gguf: &'a Gguf,
+    encoding: &'a Encoding,
+    all: &'a All,
 }
 
-/// The first block that differs, and how many do.
-fn differing(a: &[u8], b: &[u8], block: usize) -> Option<(u64, u64)> {
+impl Context<'_> {
+    fn compare(&self, tensor: &Tensor<'_>, job: &Job<'_>, b: &mut Buffers) -> anyhow::Result<()> {
+        let count = job.elements.end - job.elements.start;
+        let bytes = |n: u64| n / tensor.ty.block_len() * tensor.ty.block_bytes();
+        b.source.resize(bytes(count) as usize, 0);
+        let file = self.gguf.shards()[tensor.shard].source();
+        file.read_exact_at(tensor.start + bytes(job.elements.start), &mut b.source).map_err(changed)?;
+        let ty = job.piece.ty();
+        if ty == tensor.ty && job.piece.layout.keeps(ty) {
+            // The way back must give the very bytes.
+            self.unpacker.read_piece(job.piece, job.stored, count, &mut b.scratch, &mut b.stored)?;
+            let differing = differing(&b.source, &b.stored, ty.block_bytes() as usize, ty.block_len());
+            self.note(job, false, 0.0, differing);
+            return Ok(());
+        }
+        if job.piece.layout.takes_whole_rows() && job.piece.cols != (0..tensor.row_len()) {
+            self.all.of(job.tensor).refused = Some("columns of rows that were packed whole".into());
+            return Ok(());
+        }
+        let derived = match job.piece.layout.takes_whole_rows() {
+            true => self.derive_rows(tensor, job, b)?,
+            false => self.derive_split(tensor, job, count, b)?,
+        };
+        match derived {
+            Ok((max_error, differing)) => self.note(job, true, max_error, differing),
+            Err(fault) => {
+                let blocks = job.elements.start / tensor.ty.block_len();
+                let text = fault.moved(job.elements.start, blocks).to_string();
+                self.all.of(job.tensor).refused = Some(text);
+            }
+        }
+        Ok(())
+    }
+
+    /// Packs a group of rows again and compares the bytes of its planes.
+    fn derive_rows(&self, tensor: &Tensor<'_>, job: &Job<'_>, b: &mut Buffers) -> anyhow::Result<Derived> {
+        let (piece, cols) = (job.piece, tensor.row_len());
+        let (row, rows) = (job.stored / cols, (job.elements.end - job.elements.start) / cols);
+        let group = self.unpacker.read_group(piece, row, rows, &mut b.stored_rows)?;
+        let expert = job.elements.start / cols / tensor.dims().get(1).copied().unwrap_or(1).max(1);
+        let name = &self.unpacker.container().manifest().source_tensors[job.tensor].name;
+        let importance = self.encoding.importance(name, group.layout, expert, cols);
+        let stats = b.derived_rows.pack(group, self.encoding.e8(), importance, &b.source);
+        Ok(stats.map(|stats| {
+            let differing = differing_rows(group, &b.derived_rows.planes, &b.stored_rows.planes);
+            (stats.max_abs_error, differing)
+        }))
+    }
+
+    /// Quantizes to Q8_0 again and compares the blocks.
+    fn derive_split(
+        &self,
+        tensor: &Tensor<'_>,
+        job: &Job<'_>,
+        count: u64,
+        b: &mut Buffers,
+    ) -> anyhow::Result<Derived> {
+        self.unpacker.read_piece(job.piece, job.stored, count, &mut b.scratch, &mut b.stored)?;
+        b.quants.resize(count as usize, 0);
+        b.scales.resize(count as usize / q8_0::LEN * 2, 0);
+        let stats = match q8_0::quantize(tensor.ty, &b.source, &mut b.quants, &mut b.scales) {
+            Ok(stats) => stats,
+            Err(fault) => return Ok(Err(fault)),
+        };
+        b.derived.resize(b.stored.len(), 0);
+        q8_0::join_q8_0(&b.quants, &b.scales, &mut b.derived)?;
+        Ok(Ok((stats.max_abs_error, differing(&b.derived, &b.stored, q8_0::BYTES, q8_0::LEN as u64))))
+    }
+
+    /// Records what was found; `differing`: the first value of a block that differs, counted from the job's first, and
+    /// how many differ.
+    fn note(&self, job: &Job<'_>, derived: bool, max_error: f32, differing: Option<(u64, u64)>) {
+        let mut found = self.all.of(job.tensor);
+        found.derived |= derived;
+        found.max_error = found.max_error.max(max_error);
+        if let Some((first, count)) = differing {
+            let first = job.elements.start + first;
+            found.differing += count;
+            found.first = Some(found.first.map_or(first, |before| before.min(first)));
+        }
+    }
+}
+
+/// The largest error and what differs, or why the source cannot be packed so.
+type Derived = Result<(f32, Option<(u64, u64)>), PackError>;
+
+/// The value that the first byte to differ is for, of the plane where that is earliest, and the number of bytes that
+/// differ.
+fn differing_rows(group: Group, a: &[Vec<u8>; 3], b: &[Vec<u8>; 3]) -> Option<(u64, u64)> {
+    let planes = group.layout.planes(group.rows, group.cols).unwrap_or_default().len();
+    let found = (0..planes).filter_map(|plane| {
+        let (at, count) = differing(&a[plane], &b[plane], 1, 1)?;
+        Some((rows::element(group, plane, at), count))
+    });
+    found.reduce(|(first, count), (element, more)| (first.min(element), count + more))
+}
+
+/// The first value of the first block that differs, and how many do, in blocks of `block` bytes and `len` values.
+fn differing(a: &[u8], b: &[u8], block: usize, len: u64) -> Option<(u64, u64)> {
     if a == b {
         return None;
     }
     let mut unequal = a.chunks(block).zip(b.chunks(block)).enumerate().filter(|(_, (x, y))| x != y);
     let (first, _) = unequal.next()?;
-    Some((first as u64, 1 + unequal.count() as u64))
+    Some((first as u64 * len, 1 + unequal.count() as u64))
 }
 
 fn tensor_hash(

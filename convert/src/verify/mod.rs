@@ -34,6 +34,9 @@ pub(crate) struct VerifyArgs {
     /// Also the source: hash its files, and derive every stored value from it again
     #[arg(long, value_name = "SOURCE.gguf")]
     against: Option<PathBuf>,
+    /// The importance matrix that the container was made with, where it was
+    #[arg(long, value_name = "FILE", requires = "against")]
+    imatrix: Option<PathBuf>,
     /// One line per part, `OK NAME`, `FAILED NAME …` or `MISSING NAME …`
     #[arg(long, conflicts_with = "json")]
     check: bool,
@@ -51,7 +54,7 @@ pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<()> {
     let depth = if args.quick { Depth::Quick } else { Depth::Full };
     let mut report = examine(&args.file, depth, threads)?;
     if let (Some(source), Some(container)) = (&args.against, &report.container) {
-        report.against = Some(against::compare(container, source, threads)?);
+        report.against = Some(against::compare(container, source, args.imatrix.as_deref(), threads)?);
     }
     match (args.json, args.check) {
         (true, _) => output::json("verify", &report.to_json())?,

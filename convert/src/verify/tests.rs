@@ -279,7 +279,7 @@ fn against(sample: &Sample, source: &[u8]) -> against::Against {
     let gguf = dir.path().join("sample.gguf");
     fs::write(&gguf, source).expect("write");
     full(&path).verdict().expect("intact");
-    against::compare(&Container::open(&path).expect("opens"), &gguf, 2).expect("readable")
+    against::compare(&Container::open(&path).expect("opens"), &gguf, None, 2).expect("readable")
 }
 
 #[test]

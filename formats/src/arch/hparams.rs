@@ -87,6 +87,8 @@ pub struct Hparams {
     pub experts_used: u64,
     /// `expert_feed_forward_length`, default `ff`.
     pub expert_ff: Option<u64>,
+    /// `hyper_connection.low_rank`: rows of a hyper-connection's `down`.
+    pub hyper_connection_rank: Option<u64>,
 }
 
 /// A hyperparameter that is missing or cannot be.
@@ -144,6 +146,7 @@ impl Hparams {
             experts: int("expert_count").unwrap_or(0),
             experts_used: int("expert_used_count").unwrap_or(0),
             expert_ff: int("expert_feed_forward_length").or(ff),
+            hyper_connection_rank: int("hyper_connection.low_rank"),
             architecture,
         }
     }

@@ -38,7 +38,8 @@ pub(super) fn check(head: &[u8]) -> Result<u32, GgufFault> {
 /// What a file that starts with `head` most likely is.
 fn describe(head: &[u8]) -> String {
     if head.starts_with(&crate::container::MAGIC) {
-        return "a Gantry container already, not a GGUF; `gantry export` gives the GGUF back".into();
+        return "a Gantry container already, not a GGUF; `gantry replan --target` packs it for another target, \
+                `gantry export` gives the GGUF back".into();
     }
     let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start().to_ascii_lowercase();
     let starts = |prefixes: &[&[u8]]| prefixes.iter().any(|p| text.starts_with(p));

@@ -57,6 +57,10 @@ pub enum Layout {
 /// Alignment of planes that `gantry` writes: a cache line pair, and what wide vector loads want.
 pub const PLANE_ALIGN: u32 = 256;
 
+/// Most columns of a layout that [takes whole rows](Layout::takes_whole_rows): bounds the memory of whoever packs or
+/// unpacks a tile of them, and keeps int32 sums over a row exact (up to 131,071 products of two int8).
+pub const MAX_WHOLE_ROW: u64 = 131_071;
+
 /// One contiguous part of a stored matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plane {
@@ -163,6 +167,39 @@ impl Layout {
         }
     }
 
+    /// Whether a tensor of type `ty` keeps every value in this layout: its own type, Q8_0 as quants and scales apart,
+    /// other int8 times fp16 per 32 as int8, IQ3_XXS as E8.
+    pub fn keeps(self, ty: GgmlType) -> bool {
+        match self {
+            Self::Raw(own) | Self::Block(own) => own == ty,
+            Self::Q8_0Split { .. } => ty == GgmlType::Q8_0,
+            Self::E8Block98 { rotated } | Self::E8Planar { rotated, .. } => {
+                !rotated && ty == GgmlType::IQ3_XXS
+            }
+            Self::I8 { scales, .. } => {
+                let int8 = [GgmlType::Q8_0, GgmlType::Q4_0, GgmlType::Q5_0, GgmlType::IQ4_NL];
+                scales == Scales::Block32 && int8.contains(&ty)
+            }
+        }
+    }
+
+    /// The type whose bytes a tensor of type `ty` comes back as: the source's own where this layout
+    /// [keeps](Self::keeps) it, the blocks that hold the stored values, or f32.
+    pub fn unpacked_type(self, ty: GgmlType) -> GgmlType {
+        match self {
+            _ if self.keeps(ty) => ty,
+            Self::Raw(own) | Self::Block(own) => own,
+            Self::Q8_0Split { .. } | Self::I8 { scales: Scales::Block32, .. } => GgmlType::Q8_0,
+            Self::E8Block98 { rotated: false } | Self::E8Planar { rotated: false, .. } => GgmlType::IQ3_XXS,
+            Self::E8Block98 { .. } | Self::E8Planar { .. } | Self::I8 { .. } => GgmlType::F32,
+        }
+    }
+
+    /// Whether rows are packed whole: because their bytes are interleaved, or each has something in common.
+    pub fn takes_whole_rows(self) -> bool {
+        matches!(self, Self::I8 { .. } | Self::E8Block98 { .. } | Self::E8Planar { .. })
+    }
+
     /// Rows whose bytes are interleaved: a stored matrix can be cut, and stacked from parts, at multiples of it.
     pub fn row_tile(self) -> u64 {
         match self {
@@ -182,9 +219,10 @@ impl Layout {
         }
     }
 
-    /// The planes of a `[rows, cols]` matrix, in order; `None` where `cols` does not tile or a size overflows.
+    /// The planes of a `[rows, cols]` matrix, in order; `None` where `cols` does not tile, is too many, or a size
+    /// overflows.
     pub fn planes(self, rows: u64, cols: u64) -> Option<Vec<Plane>> {
-        if !cols.is_multiple_of(self.block_len()) {
+        if !cols.is_multiple_of(self.block_len()) || self.takes_whole_rows() && cols > MAX_WHOLE_ROW {
             return None;
         }
         let (rows, cols) = self.padded(rows, cols)?;

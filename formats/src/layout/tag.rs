@@ -2,6 +2,7 @@
 
 use super::{Layout, Order, Scales};
 use crate::exit::{Exit, ExitCode};
+use crate::rotation;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -53,12 +54,6 @@ impl ExitCode for LayoutError {
     }
 }
 
-/// Name of the rotation that `e8` layouts may have; its seed rule and cap are written out beside it, because an
-/// engine with another cap decodes such a matrix wrong.
-const ROTATION: &str = "hadamard";
-const SEED: &str = "417+n";
-const CAP: u64 = 4096;
-
 impl Layout {
     /// The full tag.
     pub fn tag(self) -> LayoutTag {
@@ -70,10 +65,11 @@ impl Layout {
                 put("plane_align", plane_align.into());
             }
             Self::E8Block98 { rotated } | Self::E8Planar { rotated, .. } => {
-                put("rotation", if rotated { ROTATION } else { "none" }.into());
+                put("rotation", if rotated { rotation::ID } else { "none" }.into());
                 if rotated {
-                    put("seed", SEED.into());
-                    put("cap", CAP.into());
+                    // Written out, because an engine with another cap decodes such a matrix wrong.
+                    put("seed", rotation::SEED_RULE.into());
+                    put("cap", rotation::CAP.into());
                 }
                 if let Self::E8Planar { plane_align, .. } = self {
                     put("plane_align", plane_align.into());
@@ -161,9 +157,9 @@ impl Params<'_> {
         let value = self.take("rotation")?;
         match value.as_str() {
             Some("none") => Ok(false),
-            Some(ROTATION) => {
-                self.expect("seed", SEED.into())?;
-                self.expect("cap", CAP.into())?;
+            Some(rotation::ID) => {
+                self.expect("seed", rotation::SEED_RULE.into())?;
+                self.expect("cap", rotation::CAP.into())?;
                 Ok(true)
             }
             _ => Err(self.bad("rotation", format!("{value} is unknown to this program"))),

@@ -1,6 +1,8 @@
 //! Small sources for tests, and a check of a container that shares no code with the packing.
 
-use gantry_formats::block::{GgmlType, dequantize, fp16, q8_0};
+mod expect;
+
+use gantry_formats::block::{GgmlType, fp16};
 use gantry_formats::container::{Container, Part};
 use gantry_formats::gguf::{DataWriter, Gguf, GgufWriter, OwnedArray, OwnedValue, Value, display_name};
 use gantry_formats::hash;
@@ -111,6 +113,28 @@ pub(crate) fn llama_tensors(layers: u32, experts: u64, ty: GgmlType) -> Vec<Tens
 
 /// Writes a GGUF with random values.
 pub(crate) fn write(path: &Path, keys: impl FnOnce(&mut GgufWriter), tensors: &[Tensor], seed: u64) {
+    let mut random = Random(seed);
+    write_bytes(path, keys, tensors, |t| values(&mut random, t.ty, t.dims.iter().product()));
+}
+
+/// Writes a GGUF of F32 tensors with these values, by tensor and index.
+pub(crate) fn write_with(
+    path: &Path,
+    keys: impl FnOnce(&mut GgufWriter),
+    tensors: &[Tensor],
+    value: impl Fn(&Tensor, u64) -> f32,
+) {
+    write_bytes(path, keys, tensors, |t| {
+        (0..t.dims.iter().product()).flat_map(|i| value(t, i).to_le_bytes()).collect()
+    });
+}
+
+fn write_bytes(
+    path: &Path,
+    keys: impl FnOnce(&mut GgufWriter),
+    tensors: &[Tensor],
+    mut bytes: impl FnMut(&Tensor) -> Vec<u8>,
+) {
     let mut writer = GgufWriter::new(3);
     keys(&mut writer);
     for t in tensors {
@@ -119,9 +143,8 @@ pub(crate) fn write(path: &Path, keys: impl FnOnce(&mut GgufWriter), tensors: &[
     let header = writer.finish().expect("a legal header");
     let mut data =
         DataWriter::new(BufWriter::new(File::create(path).expect("create")), &header).expect("write");
-    let mut random = Random(seed);
     for t in tensors {
-        data.write(&values(&mut random, t.ty, t.dims.iter().product())).expect("write");
+        data.write(&bytes(t)).expect("write");
     }
     data.finish().expect("write");
 }
@@ -204,58 +227,38 @@ pub(crate) fn check(container: &Path, source: &Path) {
         bytes
     };
     for t in &m.tensors {
-        let want = matrix(c.layouts()[t.layout as usize], &t.parts, &tensors, &source, None);
-        assert!(read(t.card, t.offset, t.bytes) == want, "{}", t.name);
+        let found = read(t.card, t.offset, t.bytes);
+        check_matrix(c.layouts()[t.layout as usize], &t.parts, &tensors, &source, None, &found, &t.name);
     }
     for bank in &m.banks {
         for (slot, &expert) in bank.experts.iter().enumerate() {
             for x in &bank.matrices {
-                let want = matrix(c.layouts()[x.layout as usize], &x.parts, &tensors, &source, Some(expert));
                 let at = bank.offset + slot as u64 * bank.stride + x.offset;
-                assert!(read(bank.card, at, x.bytes) == want, "{} expert {expert}", x.name);
+                let (layout, found) = (c.layouts()[x.layout as usize], read(bank.card, at, x.bytes));
+                check_matrix(layout, &x.parts, &tensors, &source, Some(expert), &found, &x.name);
             }
         }
     }
 }
 
-/// What a stored matrix must be, from the source and the scalar truths.
-fn matrix(
+/// What a stored matrix must be, from the source and the scalar truths; `found` is what it is.
+fn check_matrix(
     layout: Layout,
     parts: &[Part],
     tensors: &[Vec<u8>],
     source: &Gguf,
     expert: Option<u32>,
-) -> Vec<u8> {
-    let (mut quants, mut scales, mut raw) = (Vec::new(), Vec::new(), Vec::new());
+    found: &[u8],
+    name: &str,
+) {
+    let mut sources = Vec::new();
     for part in parts {
         let t = source.tensor(part.source as usize).expect("a source tensor");
         let row = t.info.row_bytes() as usize;
         let first = expert.map_or(0, |e| u64::from(e) * t.info.dims()[1]) as usize;
         let rows = first + part.rows[0] as usize..first + part.rows[1] as usize;
-        let bytes = &tensors[part.source as usize][rows.start * row..rows.end * row];
-        let Layout::Q8_0Split { .. } = layout else {
-            raw.extend_from_slice(bytes);
-            continue;
-        };
-        if t.info.ty == GgmlType::Q8_0 {
-            for block in bytes.chunks(34) {
-                scales.extend_from_slice(&block[..2]);
-                quants.extend_from_slice(&block[2..]);
-            }
-            continue;
-        }
-        let mut x = vec![0.0; (part.rows[1] - part.rows[0]) as usize * t.info.row_len() as usize];
-        dequantize(t.info.ty, bytes, &mut x).expect("whole blocks");
-        for block in x.as_chunks::<32>().0 {
-            let q = q8_0::quantize_block(block).expect("finite").to_bytes();
-            scales.extend_from_slice(&q[..2]);
-            quants.extend_from_slice(&q[2..]);
-        }
+        let bytes = tensors[part.source as usize][rows.start * row..rows.end * row].to_vec();
+        sources.push(expect::Rows { ty: t.info.ty, cols: t.info.row_len() as usize, bytes });
     }
-    if let Layout::Q8_0Split { plane_align } = layout {
-        quants.resize(quants.len().next_multiple_of(plane_align as usize), 0);
-        quants.extend(scales);
-        return quants;
-    }
-    raw
+    expect::check(layout, &sources, found, name);
 }

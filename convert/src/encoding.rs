@@ -1,0 +1,126 @@
+//! How values are encoded where a layout leaves a choice: the E8 scheme and the importance of columns.
+
+use crate::imatrix::Imatrix;
+use crate::plan::TensorPlan;
+use clap::{Args, ValueEnum};
+use gantry_formats::layout::Layout;
+use gantry_packer::e8;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// `--e8-scheme`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scheme {
+    /// The lower error.
+    #[default]
+    Default,
+    /// Byte for byte what the published codec gives.
+    Reference,
+}
+
+/// `--e8-effort`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Effort {
+    /// One search per block.
+    #[default]
+    Default,
+    /// Several, for a lower error; a few times slower.
+    High,
+}
+
+/// Options of encoding.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct EncodingArgs {
+    /// How E8 blocks are encoded.
+    #[arg(long, value_enum, default_value_t)]
+    e8_scheme: Scheme,
+
+    /// How hard the encoder of the default scheme searches.
+    #[arg(long, value_enum, default_value_t)]
+    e8_effort: Effort,
+
+    /// Importance matrix (GGUF, as llama-imatrix writes it): weights the error of unrotated E8.
+    #[arg(long, value_name = "FILE")]
+    imatrix: Option<PathBuf>,
+}
+
+/// What was meant by them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Encoding {
+    pub(crate) scheme: Scheme,
+    pub(crate) effort: Effort,
+    pub(crate) imatrix: Option<Arc<Imatrix>>,
+}
+
+impl EncodingArgs {
+    /// Reads the importance matrix, where there is one.
+    ///
+    /// # Errors
+    /// Where it cannot be read or is none.
+    pub(crate) fn encoding(&self) -> anyhow::Result<Encoding> {
+        let imatrix = self.imatrix.as_deref().map(Imatrix::open).transpose()?;
+        Ok(Encoding { scheme: self.e8_scheme, effort: self.e8_effort, imatrix: imatrix.map(Arc::new) })
+    }
+}
+
+impl Encoding {
+    /// Options of the packer's encoder.
+    pub(crate) fn e8(&self) -> e8::Options {
+        e8::Options {
+            scheme: match self.scheme {
+                Scheme::Default => e8::Scheme::Default,
+                Scheme::Reference => e8::Scheme::Reference,
+            },
+            effort: match self.effort {
+                Effort::Default => e8::Effort::Default,
+                Effort::High => e8::Effort::High,
+            },
+        }
+    }
+
+    /// The recorded options of a container, with the importance matrix that it may have been made with.
+    pub(crate) fn recorded(options: &BTreeMap<String, String>, imatrix: Option<Arc<Imatrix>>) -> Self {
+        let is = |name: &str, value: &str| options.get(name).is_some_and(|v| v == value);
+        Self {
+            scheme: if is("e8_scheme", "reference") { Scheme::Reference } else { Scheme::Default },
+            effort: if is("e8_effort", "high") { Effort::High } else { Effort::Default },
+            imatrix,
+        }
+    }
+
+    /// Importance of the columns of tensor `name`, of expert `unit` where it has several: for values that are encoded
+    /// as unrotated E8, under the default scheme.
+    pub(crate) fn importance(&self, name: &str, layout: Layout, unit: u64, cols: u64) -> Option<&[f32]> {
+        let imatrix = self.imatrix.as_deref().filter(|_| uses_importance(layout, self.scheme))?;
+        imatrix.columns(name, unit, cols)
+    }
+
+    /// What shapes the bytes of these tensors, by name, as the manifest records it.
+    pub(crate) fn resolved(&self, tensors: &[TensorPlan]) -> BTreeMap<String, String> {
+        let mut out = BTreeMap::new();
+        let e8 = |t: &&TensorPlan| is_e8(t.layout) && !t.exact;
+        if tensors.iter().any(|t| e8(&t)) {
+            let name = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
+            out.insert("e8_scheme".into(), name(&self.scheme));
+            out.insert("e8_effort".into(), name(&self.effort));
+        }
+        let weighted = |t: &TensorPlan| !t.exact && uses_importance(t.layout, self.scheme);
+        if let Some(imatrix) = &self.imatrix
+            && tensors.iter().any(|t| weighted(t) && imatrix.knows(&t.name))
+        {
+            out.insert("imatrix".into(), imatrix.blake3().into());
+        }
+        out
+    }
+}
+
+fn is_e8(layout: Layout) -> bool {
+    matches!(layout, Layout::E8Block98 { .. } | Layout::E8Planar { .. })
+}
+
+fn uses_importance(layout: Layout, scheme: Scheme) -> bool {
+    let unrotated =
+        matches!(layout, Layout::E8Block98 { rotated: false } | Layout::E8Planar { rotated: false, .. });
+    unrotated && scheme == Scheme::Default
+}

@@ -1,0 +1,115 @@
+//! Importance matrices: how much each column of a matrix matters, measured by running a model over text.
+//!
+//! `llama-imatrix` writes a GGUF with `general.type = imatrix` and for each matrix two tensors: `NAME.in_sum2`, sums
+//! of squared activations by column (by column and expert), and `NAME.counts`, one count (one per expert).
+
+use crate::failure::Refusal;
+use anyhow::{Context, Result};
+use gantry_formats::block::GgmlType;
+use gantry_formats::exit::Exit;
+use gantry_formats::gguf::{Gguf, Tensor};
+use gantry_formats::hash;
+use gantry_formats::source::ReadAt;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// Largest tensor of an importance matrix that is read, in values: 512 experts of 2^17 columns.
+const MAX_VALUES: u64 = 1 << 26;
+
+/// An importance matrix.
+#[derive(Debug)]
+pub(crate) struct Imatrix {
+    blake3: String,
+    /// By tensor: columns, and mean squares of every expert one after another; a column of an expert that no token
+    /// chose is 0.
+    tensors: HashMap<String, (usize, Vec<f32>)>,
+}
+
+impl Imatrix {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// Where it cannot be read, is no importance matrix, or holds numbers that cannot be.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let file = Gguf::open(path).with_context(|| format!("--imatrix {}", path.display()))?;
+        let refuse =
+            |what: String| Refusal::new(Exit::Input, format!("--imatrix {}: {what}", path.display()));
+        if !file.is_imatrix() {
+            return Err(refuse("it is a GGUF and no importance matrix (general.type is not imatrix)".into()));
+        }
+        let by_name: HashMap<String, Tensor<'_>> = file.tensors().map(|t| (t.display_name(), t)).collect();
+        let mut names: Vec<&String> = by_name.keys().collect();
+        names.sort_unstable();
+        let mut tensors = HashMap::new();
+        for name in names {
+            let Some(matrix) = name.strip_suffix(".in_sum2") else { continue };
+            let counts = by_name.get(&format!("{matrix}.counts"));
+            let counts = counts.ok_or_else(|| refuse(format!("{matrix} has no counts")))?;
+            let sums = read(&file, &by_name[name]).map_err(|e| refuse(format!("{name}: {e}")))?;
+            let counts = read(&file, counts).map_err(|e| refuse(format!("{matrix}.counts: {e}")))?;
+            let cols = sums.len().checked_div(counts.len()).unwrap_or(0);
+            if cols == 0 || cols * counts.len() != sums.len() {
+                let (n, m) = (sums.len(), counts.len());
+                return Err(refuse(format!("{matrix}: {n} sums and {m} counts do not fit")));
+            }
+            let means = sums.chunks(cols).zip(&counts).flat_map(|(sums, &count)| {
+                sums.iter().map(move |&sum| if count > 0.0 { sum / count } else { 0.0 })
+            });
+            let means: Vec<f32> = means.collect();
+            if let Some(at) = means.iter().position(|m| !m.is_finite() || *m < 0.0) {
+                return Err(refuse(format!(
+                    "{matrix}: column {}: {} is no mean square",
+                    at % cols,
+                    means[at]
+                )));
+            }
+            tensors.insert(matrix.to_string(), (cols, means));
+        }
+        if tensors.is_empty() {
+            return Err(refuse("it holds no sums".into()));
+        }
+        Ok(Self { blake3: blake3_of(&file)?, tensors })
+    }
+
+    /// BLAKE3 of the file, hex.
+    pub(crate) fn blake3(&self) -> &str {
+        &self.blake3
+    }
+
+    /// Whether it knows the tensor.
+    pub(crate) fn knows(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// Mean squares by column of tensor `name`, of expert `unit` where it has several; `None` where it has no such
+    /// tensor, of another width, or where no token came by.
+    pub(crate) fn columns(&self, name: &str, unit: u64, cols: u64) -> Option<&[f32]> {
+        let (own, means) = self.tensors.get(name)?;
+        let experts = means.len() / own;
+        let unit = if experts == 1 { 0 } else { usize::try_from(unit).ok()? };
+        let columns = means.get(unit * own..(unit + 1) * own)?;
+        (*own as u64 == cols && columns.iter().any(|m| *m > 0.0)).then_some(columns)
+    }
+}
+
+fn read(file: &Gguf, tensor: &Tensor<'_>) -> Result<Vec<f32>> {
+    if tensor.ty != GgmlType::F32 || tensor.elements > MAX_VALUES {
+        anyhow::bail!("{} of {} values, expected F32", tensor.ty, tensor.elements);
+    }
+    let mut bytes = vec![0; tensor.bytes as usize];
+    file.read_tensor(tensor, 0, &mut bytes)?;
+    Ok(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
+}
+
+fn blake3_of(file: &Gguf) -> Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; 1 << 20];
+    for shard in file.shards() {
+        for at in (0..shard.len()).step_by(1 << 20) {
+            let bytes = &mut buffer[..(shard.len() - at).min(1 << 20) as usize];
+            shard.source().read_exact_at(at, bytes)?;
+            hasher.update(bytes);
+        }
+    }
+    Ok(hash::hex(hasher.finalize().as_bytes()))
+}

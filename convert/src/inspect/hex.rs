@@ -1,0 +1,158 @@
+//! `gantry inspect --tensor NAME --hex`: stored bytes as they lie, with the elements that they are for.
+
+use crate::failure::Refusal;
+use crate::rows::{self, Group};
+use crate::unpack::{changed, matrix_dims};
+use crate::weights::Opened;
+use gantry_formats::block::GgmlType;
+use gantry_formats::container::Container;
+use gantry_formats::exit::Exit;
+use gantry_formats::layout::Layout;
+use gantry_formats::source::ReadAt;
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// Most bytes that are shown.
+const MAX_BYTES: u64 = 1 << 20;
+/// Bytes of a line.
+const LINE: usize = 16;
+
+/// Which bytes of a stored matrix.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Range {
+    /// First byte.
+    pub(super) at: u64,
+    /// How many.
+    pub(super) bytes: u64,
+    /// Of an expert.
+    pub(super) expert: u32,
+}
+
+/// A stored matrix and some of its bytes.
+pub(super) struct Dump {
+    name: String,
+    layout: Layout,
+    rows: u64,
+    cols: u64,
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+/// Reads bytes of the stored matrix called `name`, or of the one that holds the source tensor of that name.
+///
+/// # Errors
+/// Where there is none, the range leaves it, or it cannot be read.
+pub(super) fn dump(opened: &Opened, name: &str, range: Range) -> anyhow::Result<Dump> {
+    let Opened::Container(container) = opened else {
+        let text = "--hex shows how a container stores a tensor; this is a GGUF";
+        return Err(Refusal::new(Exit::Usage, text));
+    };
+    let stored = find(container, name, range.expert)?;
+    let len = stored.layout.bytes(stored.rows, stored.cols).unwrap_or(0);
+    if range.at > len || range.bytes > MAX_BYTES {
+        let text =
+            format!("--at {}: the matrix has {len} bytes, and {MAX_BYTES} are shown at most", range.at);
+        return Err(Refusal::new(Exit::Usage, text));
+    }
+    let mut bytes = vec![0; range.bytes.min(len - range.at) as usize];
+    let card = container.card(stored.card)?;
+    card.file.read_exact_at(card.offset + stored.offset + range.at, &mut bytes).map_err(changed)?;
+    let Stored { name, layout, rows, cols, .. } = stored;
+    Ok(Dump { name, layout, rows, cols, at: range.at, bytes })
+}
+
+struct Stored {
+    name: String,
+    layout: Layout,
+    rows: u64,
+    cols: u64,
+    card: usize,
+    offset: u64,
+}
+
+fn find(container: &Container, name: &str, expert: u32) -> anyhow::Result<Stored> {
+    let manifest = container.manifest();
+    let alias = manifest.aliases.iter().find(|a| a.name == name);
+    let name = alias.map_or(name, |a| &a.of);
+    let holds = |own: &str, parts: &[gantry_formats::container::Part]| {
+        own == name || parts.iter().any(|p| manifest.source_tensors[p.source as usize].name == name)
+    };
+    // A matrix of this very name, else one that holds it.
+    let tensors = || manifest.tensors.iter();
+    let exact = tensors().find(|t| t.name == name);
+    if let Some(t) = exact.or_else(|| tensors().find(|t| holds(&t.name, &t.parts))) {
+        let (rows, cols) = matrix_dims(&t.shape);
+        let layout = container.layouts()[t.layout as usize];
+        return Ok(Stored {
+            name: t.name.clone(),
+            layout,
+            rows,
+            cols,
+            card: t.card as usize,
+            offset: t.offset,
+        });
+    }
+    let mut known = false;
+    for bank in &manifest.banks {
+        let Some(m) = bank.matrices.iter().find(|m| holds(&m.name, &m.parts)) else { continue };
+        known = true;
+        let Some(slot) = bank.experts.iter().position(|e| *e == expert) else { continue };
+        let (rows, cols) = matrix_dims(&m.shape);
+        let layout = container.layouts()[m.layout as usize];
+        let offset = bank.offset + slot as u64 * bank.stride + m.offset;
+        let name = format!("{} expert {expert}", m.name);
+        return Ok(Stored { name, layout, rows, cols, card: bank.card as usize, offset });
+    }
+    let text = match known {
+        true => format!("{name} has no expert {expert}"),
+        false => format!("there is no tensor {name}; `gantry inspect --tensors` lists them"),
+    };
+    Err(Refusal::new(Exit::Usage, text))
+}
+
+impl Dump {
+    /// Name of the plane that holds byte `at`, and its first element there; `None` between planes.
+    fn place(&self, at: u64) -> Option<(&'static str, u64)> {
+        let planes = self.layout.planes(self.rows, self.cols).unwrap_or_default();
+        let found = planes.iter().enumerate().find(|(_, p)| (p.offset..p.offset + p.bytes).contains(&at));
+        let (i, plane) = found?;
+        let at = at - plane.offset;
+        let element = match self.layout {
+            Layout::Raw(ty) | Layout::Block(ty) => at / ty.block_bytes() * ty.block_len(),
+            Layout::Q8_0Split { .. } if i == 0 => at,
+            Layout::Q8_0Split { .. } => at * 16,
+            layout => {
+                let group = Group { layout, ty: GgmlType::F32, rows: self.rows, cols: self.cols };
+                rows::element(group, i, at)
+            }
+        };
+        Some((plane.name, element))
+    }
+
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let mut out = format!("{}\n{} of [{}, {}]\n\n", self.name, self.layout, self.rows, self.cols);
+        let _ = writeln!(out, "{:>8}  {:48}{:8} first element", "byte", "", "plane");
+        for (i, line) in self.bytes.chunks(LINE).enumerate() {
+            let at = self.at + (i * LINE) as u64;
+            let hex: String = line.iter().map(|b| format!("{b:02x} ")).collect();
+            let (plane, element) = match self.place(at) {
+                Some((plane, e)) => (plane, format!("({}, {})", e / self.cols.max(1), e % self.cols.max(1))),
+                None => ("zero", String::new()),
+            };
+            let _ = writeln!(out, "{at:>8}  {hex:48}{plane:8} {element}");
+        }
+        out
+    }
+
+    /// For programs.
+    pub(super) fn to_json(&self) -> Value {
+        let hex: String = self.bytes.iter().map(|b| format!("{b:02x}")).collect();
+        let planes = self.layout.planes(self.rows, self.cols).unwrap_or_default();
+        let planes = planes.iter().map(|p| json!({ "name": p.name, "offset": p.offset, "bytes": p.bytes }));
+        json!({
+            "name": self.name, "layout": self.layout.tag(), "shape": [self.rows, self.cols],
+            "planes": planes.collect::<Vec<_>>(), "at": self.at, "hex": hex,
+        })
+    }
+}

@@ -1,0 +1,159 @@
+//! A plan made from a container instead of a source: the same tensors for another target.
+
+use super::{CardPlan, Encoding, Options, Plan, Route, ShardPlan, SourcePlan, TensorPlan, fuse, place};
+use crate::failure::Refusal;
+use crate::recipe::Recipe;
+use anyhow::Result;
+use gantry_formats::arch;
+use gantry_formats::container::{Container, Part};
+use gantry_formats::exit::Exit;
+use gantry_formats::layout::Layout;
+use gantry_formats::role::Role;
+use gantry_formats::size;
+use gantry_formats::target::Target;
+use std::collections::BTreeMap;
+
+/// What the options call the layout of one tensor that an override changed.
+pub(super) const OVERRIDE: &str = "layout ";
+
+impl Plan {
+    /// The plan that `convert` would make of the same source with the same options for `target`: int8 in that target's
+    /// orders, everything else as it is. Nothing is requantized.
+    ///
+    /// # Errors
+    /// Where this program would group the tensors of the container otherwise, so that it was made by another.
+    pub(crate) fn again(container: &Container, target: &'static Target) -> Result<Self> {
+        let manifest = container.manifest();
+        let tensors = tensors(container, target);
+        let split_cards = container.split_cards();
+        let known = arch::find(&manifest.model.architecture).is_some();
+        let fused = known && manifest.options.get("fuse").is_some_and(|fuse| fuse == "on");
+        let options = Options {
+            recipe: Recipe::parse(&manifest.recipe, "").map_err(anyhow::Error::msg)?,
+            overrides: Vec::new(),
+            encoding: Encoding::default(),
+            target,
+            fuse: fused,
+            cards: manifest.cards.len(),
+            split_cards,
+            alignment: container.header().alignment,
+            allow_incomplete: true,
+            context: None,
+        };
+        let groups = fuse::group(&tensors, fused, options.alignment)?;
+        let places = place::place(&tensors, groups, &options)?;
+        let mut resolved = manifest.options.clone();
+        for t in &tensors {
+            if let Some(layout) = resolved.get_mut(&format!("{OVERRIDE}{}", t.name)) {
+                *layout = t.layout.to_string();
+            }
+        }
+        let plan = Self {
+            model: manifest.model.clone(),
+            recipe: manifest.recipe.clone(),
+            target: target.name.into(),
+            encoding: options.encoding,
+            options: resolved,
+            shards: manifest
+                .sources
+                .iter()
+                .map(|s| ShardPlan { file: s.file.clone(), bytes: s.bytes })
+                .collect(),
+            sources: sources(container),
+            tensors,
+            layouts: places.layouts,
+            stored: places.stored,
+            banks: places.banks,
+            aliases: manifest.aliases.clone(),
+            blobs: places.blobs,
+            cards: places.cards.into_iter().map(|c| CardPlan { kv_bytes: None, ..c }).collect(),
+            skeleton: places.skeleton,
+            context: None,
+            warnings: manifest.warnings.clone(),
+            notes: Vec::new(),
+        };
+        plan.check_same_matrices(container)?;
+        Ok(plan)
+    }
+
+    fn check_same_matrices(&self, container: &Container) -> Result<()> {
+        let manifest = container.manifest();
+        let mut old: Vec<_> =
+            manifest.tensors.iter().map(|t| (&t.name, &t.shape, &t.parts, t.card)).collect();
+        let mut new: Vec<_> = self.stored.iter().map(|t| (&t.name, &t.shape, &t.parts, t.card)).collect();
+        old.sort_unstable_by_key(|t| t.0);
+        new.sort_unstable_by_key(|t| t.0);
+        let banks = |b: &gantry_formats::container::Bank| (b.layer, b.card, b.experts.clone());
+        let same_banks = manifest.banks.iter().map(banks).eq(self.banks.iter().map(banks));
+        if old == new && same_banks {
+            return Ok(());
+        }
+        let text = "this program would place the container's tensors otherwise; convert the source again";
+        Err(Refusal::new(Exit::Incompatible, text))
+    }
+}
+
+fn sources(container: &Container) -> Vec<SourcePlan> {
+    let list = container.manifest().source_tensors.iter().map(|t| SourcePlan {
+        name: t.name.clone(),
+        shard: t.shard as usize,
+        start: 0,
+        bytes: size::product(&t.dims).and_then(|n| t.ty.bytes_for(n)).unwrap_or(0),
+        ty: t.ty,
+        dims: t.dims.clone(),
+    });
+    list.collect()
+}
+
+/// The planned tensors that the container's matrices are made of, with their layouts on `target`.
+fn tensors(container: &Container, target: &Target) -> Vec<TensorPlan> {
+    let manifest = container.manifest();
+    let mut out: BTreeMap<(u32, u64), TensorPlan> = BTreeMap::new();
+    let mut add = |name: &str, layout: Layout, parts: &[Part], experts: bool| {
+        for part in parts {
+            let s = &manifest.source_tensors[part.source as usize];
+            let all = size::product(s.dims.get(1..).unwrap_or(&[])).unwrap_or(0);
+            let whole = experts || part.rows == [0, all];
+            let name = if whole { &s.name } else { name };
+            let cols = s.dims.first().copied().unwrap_or(1);
+            let dims = if whole { s.dims.clone() } else { vec![cols, part.rows[1] - part.rows[0]] };
+            let role = Role::of(name, dims.iter().filter(|&&d| d > 1).count());
+            let layout = match layout {
+                Layout::I8 { scales, plane_align, .. } => {
+                    Layout::I8 { order: target.order(role.base, scales), scales, plane_align }
+                }
+                other => other,
+            };
+            let elements = size::product(&dims).unwrap_or(0);
+            let tensor = TensorPlan {
+                name: name.to_string(),
+                source: part.source as usize,
+                first_row: part.rows[0],
+                shard: s.shard as usize,
+                start: 0,
+                bytes: s.ty.bytes_for(elements).unwrap_or(0),
+                ty: s.ty,
+                elements,
+                role: role.base.to_string(),
+                layer: role.layer,
+                kind: role.kind,
+                layout,
+                exact: layout.keeps(s.ty),
+                fallback: None,
+                overridden: false,
+                route: Route::default(),
+                dims,
+            };
+            out.entry((part.source, part.rows[0])).or_insert(tensor);
+        }
+    };
+    for t in &manifest.tensors {
+        add(&t.name, container.layouts()[t.layout as usize], &t.parts, false);
+    }
+    for bank in &manifest.banks {
+        for m in &bank.matrices {
+            add(&m.name, container.layouts()[m.layout as usize], &m.parts, true);
+        }
+    }
+    out.into_values().collect()
+}
