@@ -5,6 +5,7 @@
 //! [`simd`], the only place with `unsafe`.
 #![deny(unsafe_code)]
 
+pub mod e8;
 mod error;
 pub mod finite;
 pub mod placement;

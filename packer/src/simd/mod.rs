@@ -9,6 +9,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod e8;
+pub(crate) mod lanes;
 mod portable;
 
 use crate::q8_0::Stats;
