@@ -221,10 +221,12 @@ mod experiments {
         let x: Vec<f32> = (0..n * LEN).map(|_| ((-2.0 * uni().ln()).sqrt() * (std::f64::consts::TAU * uni()).cos()) as f32).collect();
         let run = |plan: &Plan| {
             let (mut a, mut b, mut c) = (vec![0; n * 64], vec![0; n * 32], vec![0; n * 2]);
-            let level = *Level::available().last().unwrap();
-            let t = std::time::Instant::now();
+            let want = std::env::var("LEVEL").unwrap_or_default();
+            let level = Level::available().into_iter().rfind(|l| want.is_empty() || l.name() == want).unwrap();
+            let cpu = || { let s = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap(); s.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e9 };
+            let t = cpu();
             level.encode_e8(plan, &x, None, Planes { indices: &mut a, words: &mut b, scales: &mut c }).unwrap();
-            let t = t.elapsed().as_secs_f64();
+            let t = cpu() - t;
             let mut e = 0.0; let mut e2 = 0.0;
             for i in 0..n {
                 let mut block = [0u8; 98];
@@ -239,6 +241,7 @@ mod experiments {
         };
         let base = Plan { divisors: &[20.0], offset: 1e-12, fold: true, flips: Flips::Done, refits: 0 };
         let (r, speed) = run(&base);
+        if std::env::var("QUICK").is_ok() { for _ in 0..5 { if std::env::var("QUICK").unwrap() == "1" { run(&base); println!("reference {:.1} M/s", run(&base).1); continue; } println!("reference {:.1} M/s", run(&base).1); println!("smallest {:.1} M/s", run(&Plan { divisors: &[60.0], offset: 0.0, fold: false, flips: Flips::Smallest, refits: 0 }).1); } return; }
         println!("reference {r:.5} {speed:.1} M/s");
         let show = |name: &str, plan: &Plan| {
             let (e, speed) = run(plan);

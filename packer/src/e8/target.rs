@@ -15,14 +15,21 @@ pub(super) struct Target {
     pub(super) double: [[f32; LEN / 4]; 4],
     /// The weights, in the same order; used only where there is an importance.
     pub(super) weights: [[f32; LEN / 4]; 4],
+    /// The weighted sum of squares of each sub-block, in some order: only for bounds.
+    pub(super) power: [f32; LEN / 32],
 }
 
 impl Target {
     /// The target of a block that is finite, with weights or without; nothing is flipped yet.
     #[inline(always)]
     pub(super) fn of(x: &[f32; LEN], weights: Option<&[f32; LEN]>) -> Self {
-        let mut target =
-            Self { goal: x.map(f32::abs), signs: [0; LEN / 8], double: [[0.0; 64]; 4], weights: [[1.0; 64]; 4] };
+        let mut target = Self {
+            goal: x.map(f32::abs),
+            signs: [0; LEN / 8],
+            double: [[0.0; LEN / 4]; 4],
+            weights: [[1.0; LEN / 4]; 4],
+            power: [0.0; LEN / 32],
+        };
         for (bits, eight) in target.signs.iter_mut().zip(x.as_chunks::<8>().0) {
             // −0 is no negative.
             *bits = eight.iter().enumerate().fold(0, |bits, (j, &v)| bits | u8::from(v < 0.0) << j);
@@ -39,7 +46,26 @@ impl Target {
                 (0..4).for_each(|j| target.double[j][g] = 2.0 * m[j]);
             }
         }
+        for sub in 0..LEN / 32 {
+            target.power[sub] =
+                if weights.is_some() { target.above::<true>(sub, 0.0) } else { target.above::<false>(sub, 0.0) };
+        }
         target
+    }
+
+    /// The weighted sum of squares of what a sub-block's magnitudes have above `limit`, in some order.
+    #[inline(always)]
+    pub(super) fn above<const WEIGHTED: bool>(&self, sub: usize, limit: f32) -> f32 {
+        let mut sums = [0.0; 8];
+        for (k, eight) in self.goal[32 * sub..32 * sub + 32].as_chunks::<8>().0.iter().enumerate() {
+            for j in 0..8 {
+                let above = eight[j].abs() - limit;
+                let above = if above > 0.0 { above } else { 0.0 };
+                let weight = if WEIGHTED { self.weights[j % 4][8 * sub + 2 * k + j / 4] } else { 1.0 };
+                sums[j] += weight * (above * above);
+            }
+        }
+        ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]))
     }
 
     /// Whether the eight values from 8l hold an odd number of negatives.

@@ -9,6 +9,8 @@ use std::arch::x86_64::*;
 pub(crate) trait Lanes: Copy {
     /// Lanes: 8 or 16.
     const N: usize;
+    /// Whether eight of these and two more fit the registers.
+    const MANY: bool;
     /// `x` in every lane.
     fn splat(x: f32) -> Self;
     /// `low` in lanes 0..8, `high` in lanes 8..16 where there are any.
@@ -29,6 +31,8 @@ pub(crate) trait Lanes: Copy {
     fn max(self, other: Self) -> Self;
     /// `yes` where `self` and `other` are equal, else `no`.
     fn select_eq(self, other: Self, yes: Self, no: Self) -> Self;
+    /// Bit i is set where lane i of both is equal.
+    fn equal(self, other: Self) -> u32;
     /// Lanes 1, 0, 3, 2, …
     fn swap_pairs(self) -> Self;
 }
@@ -46,6 +50,7 @@ impl Plain {
 
 impl Lanes for Plain {
     const N: usize = 8;
+    const MANY: bool = false;
     #[inline(always)]
     fn splat(x: f32) -> Self {
         Self([x; 8])
@@ -88,6 +93,10 @@ impl Lanes for Plain {
         Self(std::array::from_fn(|i| if self.0[i] == other.0[i] { yes.0[i] } else { no.0[i] }))
     }
     #[inline(always)]
+    fn equal(self, other: Self) -> u32 {
+        (0..8).fold(0, |bits, i| bits | u32::from(self.0[i] == other.0[i]) << i)
+    }
+    #[inline(always)]
     fn swap_pairs(self) -> Self {
         Self(std::array::from_fn(|i| self.0[i ^ 1]))
     }
@@ -103,6 +112,7 @@ pub(super) struct Avx2(__m256);
 #[cfg(target_arch = "x86_64")]
 impl Lanes for Avx2 {
     const N: usize = 8;
+    const MANY: bool = true;
     #[inline(always)]
     fn splat(x: f32) -> Self {
         // SAFETY: see above.
@@ -155,6 +165,11 @@ impl Lanes for Avx2 {
         Self(unsafe { _mm256_blendv_ps(no.0, yes.0, _mm256_cmp_ps::<_CMP_EQ_OQ>(self.0, other.0)) })
     }
     #[inline(always)]
+    fn equal(self, other: Self) -> u32 {
+        // SAFETY: see above.
+        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_EQ_OQ>(self.0, other.0)) as u32 }
+    }
+    #[inline(always)]
     fn swap_pairs(self) -> Self {
         // SAFETY: see above.
         Self(unsafe { _mm256_permute_ps::<0b10_11_00_01>(self.0) })
@@ -170,6 +185,7 @@ pub(super) struct Avx512(__m512);
 #[cfg(target_arch = "x86_64")]
 impl Lanes for Avx512 {
     const N: usize = 16;
+    const MANY: bool = true;
     #[inline(always)]
     fn splat(x: f32) -> Self {
         // SAFETY: see above.
@@ -221,6 +237,11 @@ impl Lanes for Avx512 {
     fn select_eq(self, other: Self, yes: Self, no: Self) -> Self {
         // SAFETY: see above.
         Self(unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_EQ_OQ>(self.0, other.0), no.0, yes.0) })
+    }
+    #[inline(always)]
+    fn equal(self, other: Self) -> u32 {
+        // SAFETY: see above.
+        unsafe { u32::from(_mm512_cmp_ps_mask::<_CMP_EQ_OQ>(self.0, other.0)) }
     }
     #[inline(always)]
     fn swap_pairs(self) -> Self {
