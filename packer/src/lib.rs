@@ -10,6 +10,7 @@ mod error;
 pub mod finite;
 pub mod placement;
 pub mod q8_0;
+pub mod rotation;
 pub mod simd;
 
 pub use error::PackError;

@@ -222,36 +222,37 @@ impl<V: Lanes> Search<V> {
             f32::from(l < LEN / 8 && target.is_odd(l))
         });
         let odd = V::load(&odd);
-        let subs = group / 8..group / 8 + Self::SUBS;
-        let power = subs.clone().map(|sub| target.power[sub]).sum::<f32>() / (32 * Self::SUBS) as f32;
+        let first = group / 8;
+        let power = target.power[first..first + Self::SUBS].iter().sum::<f32>() / (32 * Self::SUBS) as f32;
         let low = first_code(power, steps.steps[0]);
         self.score_codes::<WEIGHTED, 8>(steps, low, odd);
+        let (mut below, mut above) = (false, false);
         if low > 0 {
-            let step = steps.steps[low - 1];
-            let likely = |(half, sub)| {
-                let slack = SLACK * target.power[sub];
-                target.above::<WEIGHTED>(sub, 31.0 * step) - target.power[sub] <= self.best(steps, half).1 + slack
-            };
-            if subs.clone().enumerate().any(likely) {
-                self.score_codes::<WEIGHTED, 8>(steps, 0, odd);
+            for half in 0..Self::SUBS {
+                let power = target.power[first + half];
+                let excess = target.above::<WEIGHTED>(first + half, 31.0 * steps.steps[low - 1]);
+                below |= excess - power <= self.best(steps, half).1 + SLACK * power;
             }
         }
         if low < CODES - 8 {
             const LAST: usize = CODES - 1;
             self.score_codes::<WEIGHTED, 1>(steps, LAST, odd);
-            let likely = |(half, sub)| {
-                let (near, far) = (self.total(low + 7, half), self.total(LAST, half));
+            for half in 0..Self::SUBS {
                 let best = self.best(steps, half).1;
-                (low + 8..LAST).any(|code| {
+                let (near, far) = (self.total(low + 7, half), self.total(LAST, half));
+                for code in low + 8..LAST {
                     let share = (code - low - 7) as f32 / (LAST - low - 7) as f32;
                     let step = steps.steps[code];
-                    let slack = SLACK * (target.power[sub] + step * (near.abs() + far.abs()));
-                    step * (near + (far - near) * share) <= best + slack
-                })
-            };
-            if subs.enumerate().any(likely) {
-                self.score_codes::<WEIGHTED, 8>(steps, CODES - 8, odd);
+                    let slack = SLACK * (target.power[first + half] + step * (near.abs() + far.abs()));
+                    above |= step * (near + (far - near) * share) <= best + slack;
+                }
             }
+        }
+        if below {
+            self.score_codes::<WEIGHTED, 8>(steps, 0, odd);
+        }
+        if above {
+            self.score_codes::<WEIGHTED, 8>(steps, CODES - 8, odd);
         }
     }
 
@@ -363,7 +364,13 @@ impl<V: Lanes> Search<V> {
     /// The lowest entries, as f32, whose score equals `least` at the given code of each sub-block. Lane i takes part
     /// with a flipped sign where `flipped` is 1.
     #[inline(always)]
-    fn entries<const WEIGHTED: bool>(&self, steps: &Steps, [low, high]: [usize; 2], least: V, flipped: V) -> V {
+    fn entries<const WEIGHTED: bool>(
+        &self,
+        steps: &Steps,
+        [low, high]: [usize; 2],
+        least: V,
+        flipped: V,
+    ) -> V {
         let mut found = V::splat(256.0);
         if WEIGHTED {
             let step = V::pair(steps.steps[low], steps.steps[high]);
@@ -460,12 +467,12 @@ const fn entry(norm: usize, i: usize) -> Pairs {
     BOOK.pairs[BOOK.order[if at < BOOK.starts[norm + 1] { at } else { BOOK.starts[norm] }] as usize]
 }
 
-/// The first of the eight codes to look at for values of this mean square: the best step is near 0.058 of its root.
-/// Any would do: what is found does not depend on it.
+/// The first of the eight codes to look at for values of this mean square. Steps below 0.045 of its root leave out
+/// too much of a normal distribution. Any would do: what is found does not depend on it.
 #[inline(always)]
 fn first_code(power: f32, first_step: f32) -> usize {
-    // step = first·(2·code + 1); four below the best.
-    let code = 0.0577 * power.sqrt() / first_step * 0.5 - 4.0;
+    // step = first·(2·code + 1), rounded up.
+    let code = 0.045 * power.sqrt() / first_step * 0.5 + 0.5;
     (code as usize).min(CODES - 8)
 }
 

@@ -47,8 +47,11 @@ impl Target {
             }
         }
         for sub in 0..LEN / 32 {
-            target.power[sub] =
-                if weights.is_some() { target.above::<true>(sub, 0.0) } else { target.above::<false>(sub, 0.0) };
+            target.power[sub] = if weights.is_some() {
+                target.above::<true>(sub, 0.0)
+            } else {
+                target.above::<false>(sub, 0.0)
+            };
         }
         target
     }

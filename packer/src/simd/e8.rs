@@ -4,7 +4,7 @@ use super::lanes::Plain;
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{Avx2, Avx512};
 use super::{Kind, Level};
-use crate::e8::{Plan, Planes, encode};
+use crate::e8::{Plan, Planes, encode_blocks};
 use crate::q8_0::Stats;
 
 impl Level {
@@ -17,7 +17,7 @@ impl Level {
         planes: Planes<&mut [u8]>,
     ) -> Result<Stats, usize> {
         match self.0 {
-            Kind::Portable => encode::<Plain>(plan, values, weights, planes),
+            Kind::Portable => encode_blocks::<Plain>(plan, values, weights, planes),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a `Level` of this kind exists only where its features were detected.
             Kind::Avx2 => unsafe { avx2(plan, values, weights, planes) },
@@ -38,7 +38,7 @@ unsafe fn avx2(
     weights: Option<&[f32]>,
     planes: Planes<&mut [u8]>,
 ) -> Result<Stats, usize> {
-    encode::<Avx2>(plan, values, weights, planes)
+    encode_blocks::<Avx2>(plan, values, weights, planes)
 }
 
 /// # Safety
@@ -51,5 +51,5 @@ unsafe fn avx512(
     weights: Option<&[f32]>,
     planes: Planes<&mut [u8]>,
 ) -> Result<Stats, usize> {
-    encode::<Avx512>(plan, values, weights, planes)
+    encode_blocks::<Avx512>(plan, values, weights, planes)
 }

@@ -12,6 +12,7 @@ mod avx512;
 mod e8;
 pub(crate) mod lanes;
 mod portable;
+mod rotation;
 
 use crate::q8_0::Stats;
 use gantry_formats::block::GgmlType;
