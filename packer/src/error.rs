@@ -2,9 +2,11 @@
 //! tensor into pieces moves them with [`PackError::moved`].
 
 use crate::simd::LevelError;
+use gantry_formats::block::e8::E8Error;
 use gantry_formats::block::finite::{Fault, NonFinite};
 use gantry_formats::block::{BlockError, GgmlType};
 use gantry_formats::layout::{Order, Scales};
+use gantry_formats::rotation::WidthError;
 
 /// Why bytes cannot be packed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -35,6 +37,36 @@ pub enum PackError {
         /// That magnitude.
         amax: f32,
     },
+    /// A block is so large that its E8 super-scale would be infinite.
+    #[error("element {element}: the E8 scale of a block that reaches {amax} does not fit fp16")]
+    SuperScaleOverflow {
+        /// Index of the first value of the block's largest magnitude.
+        element: u64,
+        /// That magnitude.
+        amax: f32,
+    },
+    /// A block has no counterpart in or from IQ3_XXS.
+    #[error("block {block} {error}")]
+    E8 {
+        /// Index of the block.
+        block: u64,
+        /// Why.
+        error: E8Error,
+    },
+    /// An importance is negative, infinite or NaN.
+    #[error("importance of element {element} is {value}, expected a finite number of 0 or more")]
+    Importance {
+        /// Index of the value.
+        element: u64,
+        /// Its importance.
+        value: f32,
+    },
+    /// The reference scheme of E8 knows no importance.
+    #[error("the E8 reference scheme takes no importance; leave it out or take the default scheme")]
+    ReferenceImportance,
+    /// The width of a row is no multiple of 256.
+    #[error(transparent)]
+    Rotation(#[from] WidthError),
     /// The source is no whole number of blocks.
     #[error(transparent)]
     Block(#[from] BlockError),
@@ -122,11 +154,14 @@ impl PackError {
         match &mut self {
             Self::NonFinite { element, .. }
             | Self::ScaleOverflow { element, .. }
-            | Self::NotOfType { element, .. } => *element += elements,
-            Self::NonFiniteScale { block, .. } => *block += blocks,
+            | Self::NotOfType { element, .. }
+            | Self::SuperScaleOverflow { element, .. }
+            | Self::Importance { element, .. } => *element += elements,
+            Self::NonFiniteScale { block, .. } | Self::E8 { block, .. } => *block += blocks,
             Self::Block(_) | Self::Ragged { .. } | Self::Length { .. } | Self::Level(_) => {}
             Self::TooLarge { .. } | Self::ScalesOfOrder { .. } | Self::RaggedRows { .. } => {}
             Self::LongRows { .. } | Self::NoBlocks { .. } => {}
+            Self::ReferenceImportance | Self::Rotation(_) => {}
         }
         self
     }

@@ -5,12 +5,14 @@
 //! [`simd`], the only place with `unsafe`.
 #![deny(unsafe_code)]
 
+pub mod e8;
 mod error;
 pub mod finite;
 pub mod fragment;
 pub mod int8;
 pub mod placement;
 pub mod q8_0;
+pub mod rotation;
 pub mod simd;
 
 pub use error::PackError;

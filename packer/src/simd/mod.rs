@@ -10,7 +10,10 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod channel;
+mod e8;
+pub(crate) mod lanes;
 mod portable;
+mod rotation;
 pub(crate) mod strips;
 #[cfg(target_arch = "x86_64")]
 mod strips_avx2;

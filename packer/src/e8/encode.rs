@@ -1,0 +1,343 @@
+//! From values to planes, block by block: scales to try, the search, what is stored.
+
+use super::codebook::CODEBOOK;
+use super::search::{Flips, Found, Search, Steps};
+use super::target::Target;
+use super::{LEN, Planes};
+use crate::q8_0::Stats;
+use crate::simd::lanes::Lanes;
+use gantry_formats::block::{e8 as truth, fp16};
+
+/// How a block is encoded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// Scales to try are the root mean square over each of these.
+    pub(super) divisors: &'static [f64],
+    /// What is added to the scale before it is rounded.
+    pub(super) offset: f64,
+    /// Whether a flipped value still aims at its magnitude.
+    pub(super) fold: bool,
+    /// Which signs to choose from.
+    pub(super) flips: Flips,
+    /// How often the scale may follow the entries chosen, as long as the error falls.
+    pub(super) refits: usize,
+}
+
+/// A block as it is stored.
+struct Coded {
+    d: u16,
+    found: Found,
+    target: Target,
+}
+
+/// Encodes whole blocks; the planes have the lengths that `values` asks for, and `weights` the length of `values`.
+/// The error is the index of the first block that is not finite or whose scale overflows.
+#[inline(always)]
+pub(crate) fn encode_blocks<V: Lanes>(
+    plan: &Plan,
+    values: &[f32],
+    weights: Option<&[f32]>,
+    planes: Planes<&mut [u8]>,
+) -> Result<Stats, usize> {
+    match weights {
+        None => run::<V, false>(plan, values, values, planes),
+        Some(weights) => run::<V, true>(plan, values, weights, planes),
+    }
+}
+
+#[inline(always)]
+fn run<V: Lanes, const WEIGHTED: bool>(
+    plan: &Plan,
+    values: &[f32],
+    weights: &[f32],
+    planes: Planes<&mut [u8]>,
+) -> Result<Stats, usize> {
+    let mut stats = Stats::default();
+    let mut search = Search::<V>::new(plan.flips);
+    let blocks = values.as_chunks::<LEN>().0.iter().zip(weights.as_chunks::<LEN>().0);
+    let indices = planes.indices.as_chunks_mut::<{ truth::INDICES }>().0;
+    let words = planes.words.as_chunks_mut::<{ truth::WORDS }>().0;
+    let scales = planes.scales.as_chunks_mut::<{ truth::SCALE }>().0;
+    let outs = indices.iter_mut().zip(words).zip(scales);
+    for (i, ((x, weights), ((indices, words), scale))) in blocks.zip(outs).enumerate() {
+        // Magnitudes order like their bits, infinities and then NaNs on top: one maximum finds both.
+        let top = x.iter().fold(0, |top: i32, v| top.max(v.to_bits() as i32 & i32::MAX)) as u32;
+        if top >= fp16::F32_EXPONENT {
+            return Err(i);
+        }
+        stats.blocks += 1;
+        if top == 0 {
+            (*indices, *words, *scale) = ([0; truth::INDICES], [0; truth::WORDS], [0; truth::SCALE]);
+            continue;
+        }
+        let coded = block::<V, WEIGHTED>(plan, &mut search, x, weights).ok_or(i)?;
+        *indices = coded.found.indices;
+        *scale = coded.d.to_le_bytes();
+        let signs = coded.target.signs.as_chunks::<4>().0;
+        for ((word, signs), code) in words.as_chunks_mut::<4>().0.iter_mut().zip(signs).zip(coded.found.codes)
+        {
+            let sign = |l: usize| u32::from(signs[l] & 0x7f) << (7 * l);
+            *word = (sign(0) | sign(1) | sign(2) | sign(3) | u32::from(code) << 28).to_le_bytes();
+        }
+        note(&mut stats, &coded, x, f32::from_bits(top));
+    }
+    Ok(stats)
+}
+
+/// Adds what became of block `x` of largest magnitude `amax`.
+#[inline(always)]
+fn note(stats: &mut Stats, coded: &Coded, x: &[f32; LEN], amax: f32) {
+    let d = fp16::f16_to_f32(coded.d);
+    let steps: [f32; LEN / 32] = std::array::from_fn(|sub| truth::step(d, coded.found.codes[sub]));
+    let mut worst = [0.0_f32; 4];
+    for (g, (x, index)) in x.as_chunks::<4>().0.iter().zip(coded.found.indices).enumerate() {
+        let halves = &CODEBOOK.halves[usize::from(index)];
+        let signs = coded.target.signs[g / 2] >> (4 * (g & 1));
+        for j in 0..4 {
+            let sign = u32::from(signs >> j & 1) << 31;
+            let decoded = f32::from_bits((steps[g / 8] * halves[j]).to_bits() ^ sign);
+            worst[j] = worst[j].max((x[j] - decoded).abs());
+        }
+    }
+    let worst = worst.into_iter().fold(0.0, f32::max);
+    stats.lost += u64::from(coded.d == 0);
+    stats.subnormal += u64::from(coded.d.wrapping_sub(1) < 0x03ff);
+    stats.max_abs_error = stats.max_abs_error.max(worst);
+    stats.max_rel_error = stats.max_rel_error.max(worst / amax);
+}
+
+/// Σ of 256 numbers: 8 partial sums of every eighth, then by halves.
+#[inline(always)]
+fn sum(x: impl Fn(usize) -> f64) -> f64 {
+    let mut s = [0.0; 8];
+    for i in (0..LEN).step_by(8) {
+        for (j, s) in s.iter_mut().enumerate() {
+            *s += x(i + j);
+        }
+    }
+    ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]))
+}
+
+/// The root of the weighted mean square.
+#[inline(always)]
+fn root_mean_square<const WEIGHTED: bool>(x: &[f32; LEN], weights: &[f32; LEN]) -> f64 {
+    let square = |i: usize| f64::from(x[i]) * f64::from(x[i]);
+    if WEIGHTED {
+        let mean = sum(|i| f64::from(weights[i]) * square(i)) / sum(|i| f64::from(weights[i]));
+        if mean > 0.0 {
+            return mean.sqrt();
+        }
+    }
+    (sum(square) / LEN as f64).sqrt()
+}
+
+/// The weights over their mean, so that sums of them stay in range; ones where all are zero.
+#[inline(always)]
+fn level_weights(weights: &[f32; LEN]) -> [f32; LEN] {
+    let mean = sum(|i| f64::from(weights[i])) / LEN as f64;
+    weights.map(|w| if mean > 0.0 { (f64::from(w) / mean) as f32 } else { 1.0 })
+}
+
+/// One finite block that is not zero, or `None` where its scale overflows.
+#[inline(always)]
+fn block<V: Lanes, const WEIGHTED: bool>(
+    plan: &Plan,
+    search: &mut Search<V>,
+    x: &[f32; LEN],
+    weights: &[f32; LEN],
+) -> Option<Coded> {
+    let weights = if WEIGHTED { level_weights(weights) } else { *weights };
+    let rms = root_mean_square::<WEIGHTED>(x, &weights);
+    let scale = |divisor: f64| fp16::f32_to_f16((rms / divisor + plan.offset) as f32);
+    let (&first, others) = plan.divisors.split_first()?;
+    let mut d = scale(first);
+    if !fp16::f16_is_finite(d) {
+        return None;
+    }
+    let mut target = Target::of(x, WEIGHTED.then_some(&weights));
+    if plan.flips == Flips::Done {
+        target.flip_smallest::<WEIGHTED>(plan.fold);
+    }
+    if !others.is_empty() {
+        let ds = plan.divisors.iter().map(|&divisor| scale(divisor)).filter(|&d| fp16::f16_is_finite(d));
+        let ds: Vec<u16> = ds.collect();
+        let steps: Vec<Steps> = ds.iter().map(|&d| Steps::of(fp16::f16_to_f32(d))).collect();
+        let mut errors = vec![0.0; steps.len()];
+        search.errors::<WEIGHTED>(&target, &steps, &mut errors);
+        let mut least = f64::INFINITY;
+        for (&candidate, error) in ds.iter().zip(errors) {
+            if error < least {
+                (d, least) = (candidate, error);
+            }
+        }
+    }
+    let start = (plan.refits > 0).then(|| target.clone());
+    let found = search.find::<WEIGHTED>(&mut target, &Steps::of(fp16::f16_to_f32(d)));
+    let mut best = Coded { d, found, target };
+    if let Some(start) = start {
+        for _ in 0..plan.refits {
+            let d = refit(&best);
+            if d == best.d || !fp16::f16_is_finite(d) {
+                break;
+            }
+            let mut target = start.clone();
+            let found = search.find::<WEIGHTED>(&mut target, &Steps::of(fp16::f16_to_f32(d)));
+            if found.error >= best.found.error {
+                break;
+            }
+            best = Coded { d, found, target };
+        }
+    }
+    Some(best)
+}
+
+/// The scale that fits a block's codes, entries and signs best: Σ t·q / Σ w·q², with q the values at scale 1 and t
+/// the weighted goal.
+#[inline(always)]
+fn refit(coded: &Coded) -> u16 {
+    let target = &coded.target;
+    let q = |i: usize| {
+        let halves = &CODEBOOK.halves[usize::from(coded.found.indices[i / 4])];
+        f64::from(truth::step(1.0, coded.found.codes[i / 32]) * halves[i % 4])
+    };
+    let fit = sum(|i| f64::from(target.double[i % 4][i / 4]) * q(i)) * 0.5;
+    let square = sum(|i| f64::from(target.weights[i % 4][i / 4]) * (q(i) * q(i)));
+    fp16::f32_to_f16((fit / square) as f32)
+}
+
+#[cfg(test)]
+mod experiments {
+    use super::*;
+    use crate::simd::Level;
+
+    #[test]
+    #[ignore = "an experiment"]
+    fn divisors() {
+        let n: usize = std::env::var("N").ok().and_then(|n| n.parse().ok()).unwrap_or(2000);
+        let mut s = 88172645463325252u64;
+        let mut uni = || {
+            s ^= s >> 12;
+            s ^= s << 25;
+            s ^= s >> 27;
+            ((s.wrapping_mul(2_685_821_657_736_338_717) >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+        };
+        let x: Vec<f32> = (0..n * LEN)
+            .map(|_| ((-2.0 * uni().ln()).sqrt() * (std::f64::consts::TAU * uni()).cos()) as f32)
+            .collect();
+        let run = |plan: &Plan| {
+            let (mut a, mut b, mut c) = (vec![0; n * 64], vec![0; n * 32], vec![0; n * 2]);
+            let want = std::env::var("LEVEL").unwrap_or_default();
+            let level =
+                Level::available().into_iter().rfind(|l| want.is_empty() || l.name() == want).unwrap();
+            level
+                .encode_e8(plan, &x, None, Planes { indices: &mut a, words: &mut b, scales: &mut c })
+                .unwrap();
+            let mut t = f64::INFINITY;
+            let reps = if std::env::var("QUICK").is_ok() { 300 } else { 1 };
+            let m = n.min(100);
+            for _ in 0..reps {
+                let (mut a, mut b, mut c) = (vec![0; m * 64], vec![0; m * 32], vec![0; m * 2]);
+                let start = std::time::Instant::now();
+                level
+                    .encode_e8(
+                        plan,
+                        &x[..m * 256],
+                        None,
+                        Planes { indices: &mut a, words: &mut b, scales: &mut c },
+                    )
+                    .unwrap();
+                t = t.min(start.elapsed().as_secs_f64() * (n as f64 / m as f64));
+            }
+            let mut e = 0.0;
+            let mut e2 = 0.0;
+            for i in 0..n {
+                let mut block = [0u8; 98];
+                block[..64].copy_from_slice(&a[64 * i..64 * i + 64]);
+                block[64..96].copy_from_slice(&b[32 * i..32 * i + 32]);
+                block[96..].copy_from_slice(&c[2 * i..2 * i + 2]);
+                for (y, x) in truth::decode(&block).iter().zip(&x[256 * i..]) {
+                    e += f64::from(x - y) * f64::from(x - y);
+                    e2 += f64::from(*x) * f64::from(*x);
+                }
+            }
+            (e / e2, (n * 256) as f64 / t / 1e6)
+        };
+        let base = Plan { divisors: &[20.0], offset: 1e-12, fold: true, flips: Flips::Done, refits: 0 };
+        let (r, speed) = run(&base);
+        if std::env::var("QUICK").is_ok() {
+            for _ in 0..2 {
+                if std::env::var("QUICK").unwrap() == "1" {
+                    run(&base);
+                    println!("reference {:.1} M/s", run(&base).1);
+                    continue;
+                }
+                println!("reference {:.1} M/s", run(&base).1);
+                println!(
+                    "smallest {:.1} M/s",
+                    run(&Plan {
+                        divisors: &[60.0],
+                        offset: 0.0,
+                        fold: false,
+                        flips: Flips::Smallest,
+                        refits: 0
+                    })
+                    .1
+                );
+            }
+            return;
+        }
+        println!("reference {r:.5} {speed:.1} M/s");
+        let show = |name: &str, plan: &Plan| {
+            let (e, speed) = run(plan);
+            println!("{name}: {e:.5} ratio {:.4} {speed:.1} M/s", e / r);
+        };
+        let p = |divisors: &'static [f64], flips, refits| Plan {
+            divisors,
+            offset: 0.0,
+            fold: false,
+            flips,
+            refits,
+        };
+        for flips in [Flips::Done] {
+            for (n, d) in [("62", &[62.0][..]), ("64", &[64.0]), ("66", &[66.0]), ("68", &[68.0])] {
+                show(n, &p(d, flips, 0));
+            }
+        }
+        show("8 refit 3", &p(&[66.0, 55.0, 60.0, 72.0, 78.0, 84.0, 90.0, 96.0], Flips::Any, 3));
+        show("8 refit 1", &p(&[66.0, 55.0, 60.0, 72.0, 78.0, 84.0, 90.0, 96.0], Flips::Any, 1));
+        show("5 refit 2", &p(&[66.0, 58.0, 74.0, 82.0, 90.0], Flips::Any, 2));
+        show(
+            "16 refit 1",
+            &p(
+                &[
+                    66.0, 54.0, 57.0, 60.0, 63.0, 69.0, 72.0, 75.0, 78.0, 81.0, 84.0, 87.0, 90.0, 93.0, 96.0,
+                    99.0,
+                ],
+                Flips::Any,
+                1,
+            ),
+        );
+        show(
+            "s16 refit 1",
+            &p(
+                &[
+                    66.0, 54.0, 57.0, 60.0, 63.0, 69.0, 72.0, 75.0, 78.0, 81.0, 84.0, 87.0, 90.0, 93.0, 96.0,
+                    99.0,
+                ],
+                Flips::Smallest,
+                1,
+            ),
+        );
+        show(
+            "s16 refit 0",
+            &p(
+                &[
+                    66.0, 54.0, 57.0, 60.0, 63.0, 69.0, 72.0, 75.0, 78.0, 81.0, 84.0, 87.0, 90.0, 93.0, 96.0,
+                    99.0,
+                ],
+                Flips::Smallest,
+                0,
+            ),
+        );
+    }
+}
