@@ -11,11 +11,12 @@ use super::matrix::TILE;
 mod portable;
 mod quantize;
 pub use quantize::Q8Rows;
+pub(super) use quantize::Q8Slice;
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx512;
+pub(super) mod avx512;
 
 /// Values that share a scale.
 pub(super) const BLOCK: usize = 32;
@@ -26,7 +27,7 @@ pub(super) struct Job<'a> {
     pub(super) rows: usize,
     pub(super) quants: &'a [u8],
     pub(super) scales: &'a [u8],
-    pub(super) x: &'a Q8Rows,
+    pub(super) x: Q8Slice<'a>,
     pub(super) y: Disjoint<'a, f32>,
 }
 
