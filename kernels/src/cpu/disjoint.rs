@@ -27,8 +27,8 @@ impl<'a, T> Disjoint<'a, T> {
         Disjoint { start: slice.as_mut_ptr(), len: slice.len(), borrow: PhantomData }
     }
 
-    /// All from `offset` on.
-    pub(super) fn from(&self, offset: usize) -> Self {
+    /// All but the first `offset`.
+    pub(super) fn skip(&self, offset: usize) -> Self {
         assert!(offset <= self.len);
         // SAFETY: it lies inside the slice, or at its end.
         Disjoint { start: unsafe { self.start.add(offset) }, len: self.len - offset, borrow: PhantomData }

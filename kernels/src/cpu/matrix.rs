@@ -2,14 +2,17 @@
 
 use std::ops::Range;
 
+use gantry_formats::block::{GgmlType, dequantize};
+use gantry_formats::layout::{Order, Scales};
 use half::{bf16, f16};
 
 use super::disjoint::Disjoint;
 use super::float::{self, Element};
-use super::int8::{I8Rows, I8Slice};
+use super::int8::{self, I8Rows, I8Slice, MAX_COLS};
 use super::isa::Isa;
 use super::pool::Pool;
 use super::q8::{self, BLOCK, Q8Rows, Q8Slice};
+use super::scratch;
 
 /// Rows per tile, the unit in which threads share a matrix.
 pub(super) const TILE: usize = 16;
@@ -34,6 +37,34 @@ pub enum MatrixError {
     /// The layout stores blocks of 32 columns.
     #[error("{cols} columns are not a multiple of {BLOCK}")]
     Columns {
+        /// Columns (n_in).
+        cols: usize,
+    },
+    /// The type stores blocks of some columns.
+    #[error("{cols} columns are no whole number of {ty} blocks of {}", ty.block_len())]
+    Blocks {
+        /// The type.
+        ty: GgmlType,
+        /// Columns (n_in).
+        cols: usize,
+    },
+    /// The type has no blocks.
+    #[error("{ty} is no block type; use the view of its float format")]
+    NoBlocks {
+        /// The type.
+        ty: GgmlType,
+    },
+    /// One instruction of the order would sum over values with two scales.
+    #[error("{order} does not take {scales} scales")]
+    Scales {
+        /// The order.
+        order: Order,
+        /// The scales.
+        scales: Scales,
+    },
+    /// The sum of a row with one scale would not fit 32 bits.
+    #[error("{cols} columns with one scale: at most {MAX_COLS} have an exact 32-bit sum; use block32 scales")]
+    TooWide {
         /// Columns (n_in).
         cols: usize,
     },
@@ -62,6 +93,8 @@ enum Data<'a> {
     F32(&'a [u8]),
     F16(&'a [u8]),
     Bf16(&'a [u8]),
+    I8(int8::Planes<'a>),
+    Block { ty: GgmlType, bytes: &'a [u8] },
 }
 
 impl<'a> MatrixView<'a> {
@@ -98,6 +131,51 @@ impl<'a> MatrixView<'a> {
         Ok(MatrixView { rows, cols, data: Data::Bf16(bytes) })
     }
 
+    /// Layouts `i8.*`: `quants` int8 in the given order, with rows padded to a multiple of 16 and columns to one
+    /// of [`Order::col_tile`]; `scales_plane` in natural order with the same padding: [`Scales::Channel`]
+    /// little-endian f32 `[padded rows]`, [`Scales::Block32`] fp16 `[padded rows][padded cols/32]`. What the
+    /// padding holds does not matter. [`Order::Vnni16`] is read where it lies; tiles of other orders are brought
+    /// into it first, which costs time.
+    pub fn i8(
+        order: Order,
+        scales: Scales,
+        rows: usize,
+        cols: usize,
+        quants: &'a [u8],
+        scales_plane: &'a [u8],
+    ) -> Result<Self, MatrixError> {
+        if !order.takes(scales) {
+            return Err(MatrixError::Scales { order, scales });
+        }
+        match scales {
+            Scales::Block32 if !cols.is_multiple_of(BLOCK) => return Err(MatrixError::Columns { cols }),
+            Scales::Channel if cols > MAX_COLS => return Err(MatrixError::TooWide { cols }),
+            _ => {}
+        }
+        let shape = int8::Planes::padded(order, rows, cols).filter(|_| rows > 0 && cols > 0);
+        let (padded_rows, padded_cols) = shape.ok_or(MatrixError::Shape { rows, cols })?;
+        let shape = |_| MatrixError::Shape { rows, cols };
+        let plane = |plane, row_bytes: usize, bytes: &[u8]| {
+            let need = row_bytes.checked_mul(padded_rows).ok_or(()).map_err(shape)?;
+            length(plane, (rows, cols), need, bytes)
+        };
+        plane("quants", padded_cols, quants)?;
+        plane("scales", int8::Planes::scale_bytes(scales, padded_cols), scales_plane)?;
+        let padded = (padded_rows, padded_cols);
+        let data = Data::I8(int8::Planes::new(order, scales, padded, quants, scales_plane));
+        Ok(MatrixView { rows, cols, data })
+    }
+
+    /// Layouts `gguf.*`: blocks of a quantized type as a GGUF has them, row-major.
+    pub fn block(ty: GgmlType, rows: usize, cols: usize, bytes: &'a [u8]) -> Result<Self, MatrixError> {
+        if !ty.is_quantized() {
+            return Err(MatrixError::NoBlocks { ty });
+        }
+        let row_bytes = block_row(ty, cols).ok_or(MatrixError::Blocks { ty, cols })?;
+        check("weights", rows, cols, row_bytes, bytes)?;
+        Ok(MatrixView { rows, cols, data: Data::Block { ty, bytes } })
+    }
+
     /// Rows: n_out.
     pub fn rows(&self) -> usize {
         self.rows
@@ -112,14 +190,17 @@ impl<'a> MatrixView<'a> {
     pub fn activations(&self) -> ActivationKind {
         match self.data {
             Data::Q8_0Split { .. } => ActivationKind::Q8,
-            Data::F32(_) | Data::F16(_) | Data::Bf16(_) => ActivationKind::F32,
+            Data::F32(_) | Data::F16(_) | Data::Bf16(_) | Data::Block { .. } => ActivationKind::F32,
+            Data::I8(planes) if planes.scales == Scales::Channel => ActivationKind::I8,
+            Data::I8(_) => ActivationKind::Q8,
         }
     }
 
     /// Some of its rows, as a matrix: a part of a fused one, an expert of a slab.
     ///
     /// # Panics
-    /// Where the range is empty or leaves the matrix.
+    /// Where the range is empty or leaves the matrix; for an int8 layout, whose rows are interleaved, where it does
+    /// not start at a multiple of 16 and end at one or with the last row.
     pub fn row_range(&self, range: Range<usize>) -> MatrixView<'a> {
         assert!(range.start < range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         let cut = |bytes: &'a [u8], row: usize| &bytes[range.start * row..range.end * row];
@@ -130,11 +211,17 @@ impl<'a> MatrixView<'a> {
             Data::F32(bytes) => Data::F32(cut(bytes, self.cols * 4)),
             Data::F16(bytes) => Data::F16(cut(bytes, self.cols * 2)),
             Data::Bf16(bytes) => Data::Bf16(cut(bytes, self.cols * 2)),
+            Data::I8(planes) => {
+                int8::Planes::check_range(&range, self.rows);
+                Data::I8(planes.starting_at(range.start))
+            }
+            Data::Block { ty, bytes } => Data::Block { ty, bytes: cut(bytes, bytes.len() / self.rows) },
         };
         MatrixView { rows: range.len(), cols: self.cols, data }
     }
 
-    /// The values of one row (`cols` of them), exact: an embedding. `q8_0.split` gives scale × quant.
+    /// The values of one row (`cols` of them), exact: an embedding. `q8_0.split` and int8 layouts give scale ×
+    /// quant (rounded to f32 where the scale is one), GGUF blocks what ggml's decoder gives.
     ///
     /// # Panics
     /// Where the row does not exist or `out` has another length.
@@ -153,6 +240,11 @@ impl<'a> MatrixView<'a> {
                         *out = scale * f32::from(q as i8);
                     }
                 }
+            }
+            Data::I8(planes) => planes.dequantize_row(row, out),
+            Data::Block { ty, bytes } => {
+                let row_bytes = bytes.len() / self.rows;
+                dequantize(ty, &bytes[row * row_bytes..][..row_bytes], out).expect("lengths are checked");
             }
             Data::F32(bytes) => {
                 let values = bytes[row * self.cols * 4..].as_chunks::<4>().0;
@@ -177,10 +269,24 @@ fn check(
 ) -> Result<(), MatrixError> {
     let need = row_bytes.checked_mul(rows).filter(|_| rows > 0 && cols > 0 && row_bytes < usize::MAX);
     let need = need.ok_or(MatrixError::Shape { rows, cols })?;
+    length(plane, (rows, cols), need, bytes)
+}
+
+fn length(
+    plane: &'static str,
+    (rows, cols): (usize, usize),
+    need: usize,
+    bytes: &[u8],
+) -> Result<(), MatrixError> {
     if bytes.len() == need {
         return Ok(());
     }
     Err(MatrixError::Length { plane, rows, cols, need, have: bytes.len() })
+}
+
+/// Bytes of a row of blocks; `None` where they do not tile it.
+fn block_row(ty: GgmlType, cols: usize) -> Option<usize> {
+    usize::try_from(ty.bytes_for(cols as u64)?).ok()
 }
 
 /// The input of a product: `[rows = tokens][cols = n_in]`. [`MatrixView::activations`] says which kind a matrix
@@ -312,6 +418,15 @@ impl<'a> Product<'a> {
             (Data::F32(w), Input::F32(x)) => self.floats::<float::F32>(isa, w, x, tiles),
             (Data::F16(w), Input::F32(x)) => self.floats::<float::F16>(isa, w, x, tiles),
             (Data::Bf16(w), Input::F32(x)) => self.floats::<float::Bf16>(isa, w, x, tiles),
+            (Data::I8(w), Input::Q8(x)) => {
+                let x = int8::Operand::Blocks(x);
+                int8::tiles(isa, &int8::Job { rows, w, x, y }, tiles);
+            }
+            (Data::I8(w), Input::I8(x)) => {
+                let x = int8::Operand::Rows(x);
+                int8::tiles(isa, &int8::Job { rows, w, x, y }, tiles);
+            }
+            (Data::Block { .. }, Input::F32(x)) => self.blocks(isa, x, tiles),
             _ => unreachable!("`new` has compared the kinds"),
         }
     }
@@ -320,5 +435,25 @@ impl<'a> Product<'a> {
         let MatrixView { rows, cols, .. } = self.w;
         let job = float::Job { rows, stride: rows, cols, weights, x, y: self.y };
         isa.run(float::Tiles::<E> { job: &job, tiles, element: std::marker::PhantomData });
+    }
+
+    /// Tiles of a matrix that is dequantized on the way: 16 rows as f32, then their product.
+    fn blocks(&self, isa: Isa, x: &[f32], tiles: Range<usize>) {
+        let MatrixView { rows, cols, .. } = self.w;
+        scratch::with_lines(cols, |lines| {
+            for first in tiles.map(|tile| tile * TILE) {
+                let live = (rows - first).min(TILE);
+                for (i, out) in scratch::floats(lines).chunks_exact_mut(cols).take(live).enumerate() {
+                    self.w.dequantize_row(first + i, out);
+                }
+                let weights = &scratch::bytes(lines)[..live * cols * 4];
+                let job = float::Job { rows: live, stride: rows, cols, weights, x, y: self.y.skip(first) };
+                isa.run(float::Tiles::<float::F32> {
+                    job: &job,
+                    tiles: 0..1,
+                    element: std::marker::PhantomData,
+                });
+            }
+        });
     }
 }
