@@ -26,6 +26,7 @@ mod norm;
 mod pool;
 mod q8;
 mod rope;
+mod route;
 mod scratch;
 
 pub use attention::{AttentionShape, attention};
@@ -39,3 +40,4 @@ pub use norm::{rms_norm, softmax};
 pub use pool::Pool;
 pub use q8::Q8Rows;
 pub use rope::{RopeAngles, RopeScaling, RopeStyle, RopeTable, rope};
+pub use route::{ExpertOutputs, Gating, Routing, route, route_given, weighted_sum};
