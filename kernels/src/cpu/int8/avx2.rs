@@ -4,15 +4,16 @@
 //! [`Q8Slice`] and [`I8Slice`](super::I8Slice) promise.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
-use super::{Job, LINE, Operand, Tile, WORD};
+use super::{Job, LINE, Operand, Tile, WIDEN, WORD};
 use crate::cpu::lanes::Avx2;
 use crate::cpu::matrix::TILE;
 use crate::cpu::q8::{BLOCK, Q8Slice, avx2 as q8};
 use crate::cpu::scratch::Line;
 
-/// How far ahead the first tokens ask for the tile's lines.
-const LINES_AHEAD: usize = 32;
+/// How far ahead lines are asked for, into the second-level cache: as for AVX-512.
+const LINES_AHEAD: usize = 160;
 
 /// Lines of 4 columns in a block.
 const BLOCK_LINES: usize = BLOCK / WORD;
@@ -43,18 +44,30 @@ fn product(job: &Job<'_>, tile: Tile<'_>, scales: &mut [Line]) {
             assert!(scales.len() >= blocks && from.len() >= TILE * stride * 2);
             assert!(tile.weights.len() >= x.cols() * TILE);
             let scales: *mut f32 = scales.as_mut_ptr().cast();
+            let rows = std::array::from_fn(|i| i);
+            let zero = [_mm256_setzero_ps(); 2];
             let mut token = 0;
             // SAFETY: the planes hold 16 whole rows; a line each for `blocks` blocks; cols/4 lines of weights
             // (all asserted); token + 2 <= tokens.
             unsafe {
-                q8::widen_scales(from, std::array::from_fn(|i| i), stride, blocks, scales);
+                if x.rows() == 1 {
+                    let mut acc = [zero];
+                    for b in (0..blocks).step_by(WIDEN) {
+                        let end = blocks.min(b + WIDEN);
+                        q8::widen_scales(&from[b * 2..], rows, stride, end - b, scales);
+                        acc = add_blocks(x, 0, b..end, acc, scales, weights);
+                    }
+                    store(0, acc[0]);
+                    return;
+                }
+                q8::widen_scales(from, rows, stride, blocks, scales);
                 while token + 2 <= x.rows() {
-                    let sums = blocks_of::<2>(x, token, scales, weights);
+                    let sums = add_blocks(x, token, 0..blocks, [zero; 2], scales, weights);
                     sums.into_iter().enumerate().for_each(|(i, sums)| store(token + i, sums));
                     token += 2;
                 }
                 if token < x.rows() {
-                    store(token, blocks_of::<1>(x, token, scales, weights)[0]);
+                    store(token, add_blocks(x, token, 0..blocks, [zero], scales, weights)[0]);
                 }
             }
         }
@@ -92,33 +105,39 @@ fn product(job: &Job<'_>, tile: Tile<'_>, scales: &mut [Line]) {
     }
 }
 
-/// T tokens against a tile with a scale per 32: per token rows 0..8 and 8..16.
+/// T tokens against some blocks of a tile with a scale per 32, added to `acc`: per token rows 0..8 and 8..16.
+/// `scales` are those of the blocks, `weights` the whole tile.
 ///
 /// # Safety
-/// AVX2; tokens token..token + T exist; cols/32 × 16 f32 at `scales`; cols/4 lines at `weights`.
+/// AVX2; tokens token..token + T exist, and so do the blocks; 16 f32 for each of them at `scales`; cols/4 lines at
+/// `weights`.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn blocks_of<const T: usize>(
+unsafe fn add_blocks<const T: usize>(
     x: Q8Slice<'_>,
     token: usize,
+    range: Range<usize>,
+    mut acc: [[__m256; 2]; T],
     scales: *const f32,
     weights: *const u8,
 ) -> [[__m256; 2]; T] {
     let cols = x.cols();
     let blocks = cols / BLOCK;
-    let mut acc = [[_mm256_setzero_ps(); 2]; T];
     // SAFETY: t < T and b < blocks, so each access lies inside a token's quants and scales, or inside the tile's.
     unsafe {
         let quants = x.quants().as_ptr().add(token * cols);
         let x_scales = x.scales().as_ptr().add(token * blocks);
-        for b in 0..blocks {
+        for b in range.clone() {
             let zero = [[_mm256_setzero_si256(); 2]; T];
             let weights = weights.add(b * BLOCK_LINES * LINE);
             let dots = dots::<T>(zero, weights, BLOCK_LINES, quants.add(b * BLOCK), cols);
             for (t, (acc, dots)) in acc.iter_mut().zip(dots).enumerate() {
                 let x_scale = _mm256_set1_ps(*x_scales.add(t * blocks + b));
                 for (half, (acc, dots)) in acc.iter_mut().zip(dots).enumerate() {
-                    let scale = _mm256_mul_ps(_mm256_loadu_ps(scales.add(b * TILE + half * 8)), x_scale);
+                    let scale = _mm256_mul_ps(
+                        _mm256_loadu_ps(scales.add((b - range.start) * TILE + half * 8)),
+                        x_scale,
+                    );
                     *acc = _mm256_add_ps(*acc, _mm256_mul_ps(_mm256_cvtepi32_ps(dots), scale));
                 }
             }
@@ -145,7 +164,7 @@ unsafe fn dots<const T: usize>(
         // SAFETY: j < lines and t < T. A prefetch may name any address.
         unsafe {
             let line = weights.add(j * LINE);
-            _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(LINES_AHEAD * LINE).cast());
+            _mm_prefetch::<_MM_HINT_T1>(line.wrapping_add(LINES_AHEAD * LINE).cast());
             let w = [_mm256_loadu_si256(line.cast()), _mm256_loadu_si256(line.add(32).cast())];
             for (t, dots) in dots.iter_mut().enumerate() {
                 let four = quants.add(t * stride + j * WORD).cast::<i32>().read_unaligned();

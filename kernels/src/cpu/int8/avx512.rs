@@ -5,10 +5,10 @@
 
 use std::arch::x86_64::*;
 
-use super::{I8Slice, Job, LINE, Operand, Tile, WORD};
+use super::{I8Slice, Job, LINE, Operand, Tile, WIDEN, WORD};
 use crate::cpu::lanes::Avx512;
 use crate::cpu::matrix::TILE;
-use crate::cpu::q8::{BLOCK, avx512 as q8};
+use crate::cpu::q8::{BLOCK, Q8Slice, avx512 as q8};
 use crate::cpu::scratch::Line;
 
 /// `scales`: with a scale per 32, a line for each block.
@@ -35,6 +35,11 @@ fn product(job: &Job<'_>, tile: Tile<'_>, scales: &mut [Line]) {
             // SAFETY: the planes hold 16 whole rows; a line each for `blocks` blocks, aligned; cols/4 lines of
             // weights (all asserted).
             unsafe {
+                if x.rows() == 1 {
+                    store(0, alone(x, from.as_ptr(), stride, scales, tile.weights.as_ptr()));
+                    return;
+                }
+                q8::prefetch_next_scales(from.as_ptr(), stride);
                 q8::widen_scales(from.as_ptr(), TILE, stride, blocks, scales);
                 q8::all_columns::<true>(x, scales, tile.weights.as_ptr(), store);
             }
@@ -48,6 +53,39 @@ fn product(job: &Job<'_>, tile: Tile<'_>, scales: &mut [Line]) {
             }
         }
     }
+}
+
+/// The only token against a tile with a scale per 32: row i in lane i.
+///
+/// # Safety
+/// The features; 16 rows of `stride` fp16 at `from`, cols/32 <= stride; 16 lines at `scales`, or as many as there
+/// are blocks, aligned; cols/4 lines at `weights`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c")]
+unsafe fn alone(
+    x: Q8Slice<'_>,
+    from: *const u8,
+    stride: usize,
+    scales: *mut __m512,
+    weights: *const u8,
+) -> __m512 {
+    let blocks = x.cols() / BLOCK;
+    let mut acc = [_mm512_setzero_ps()];
+    for b in (0..blocks).step_by(WIDEN) {
+        let end = blocks.min(b + WIDEN);
+        // SAFETY: blocks b..end exist. A prefetch may name any address.
+        unsafe {
+            let from = from.add(b * 2);
+            if b.is_multiple_of(2 * WIDEN) {
+                for row in 0..TILE {
+                    _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add((TILE + row) * stride * 2).cast());
+                }
+            }
+            q8::widen_scales(from, TILE, stride, end - b, scales);
+            acc = q8::columns::<1, true, true>(x, 0, b..end, acc, scales, weights);
+        }
+    }
+    acc[0]
 }
 
 /// Every token against a tile with one scale per row: `store(token, y)` with row i in lane i.
@@ -118,7 +156,7 @@ unsafe fn columns<const T: usize, const AHEAD: bool>(
             for (i, dots) in dots.iter_mut().enumerate() {
                 let line = weights.add((j + i) * LINE);
                 if AHEAD {
-                    _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(q8::LINES_AHEAD * LINE).cast());
+                    _mm_prefetch::<_MM_HINT_T1>(line.wrapping_add(q8::LINES_AHEAD * LINE).cast());
                 }
                 let w = _mm512_xor_si512(_mm512_loadu_si512(line.cast()), flip);
                 for (t, dots) in dots.iter_mut().enumerate() {

@@ -35,6 +35,11 @@ pub(super) const MAX_COLS: usize = 131_071;
 /// Columns that lie side by side for each row of a tile.
 const WORD: usize = 4;
 
+/// Blocks whose scales are widened at once where one token reads a tile: shortly before they are used, so that the
+/// memory never waits for it. A row has a line of scales for every two times as many.
+#[cfg(target_arch = "x86_64")]
+const WIDEN: usize = 16;
+
 /// Bytes of 4 columns of a tile.
 const LINE: usize = TILE * WORD;
 
