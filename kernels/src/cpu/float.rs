@@ -1,4 +1,4 @@
-//! The product of float weights with float activations, in the order that [`super::matrix::gemm`] states.
+//! The product of float weights with float activations, in the order that [`super::product::gemm`] states.
 
 use std::marker::PhantomData;
 use std::ops::Range;

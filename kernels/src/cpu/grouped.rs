@@ -2,8 +2,9 @@
 
 use super::int8::I8Rows;
 use super::isa::Isa;
-use super::matrix::{Activations, Input, MatrixView, Product, chunk};
+use super::matrix::MatrixView;
 use super::pool::Pool;
+use super::product::{Activations, Input, Product, chunk};
 use super::q8::Q8Rows;
 
 /// One product of [`gemm_grouped`]: y\[i\] = W · x\[tokens\[i\]\].

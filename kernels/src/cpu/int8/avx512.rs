@@ -97,9 +97,16 @@ unsafe fn alone(
 unsafe fn all_columns(x: I8Slice<'_>, scales: __m512, weights: *const u8, store: impl Fn(usize, __m512)) {
     let mut token = 0;
     macro_rules! take {
-        ($n:literal, $first:expr) => {
+        ($n:literal) => {
             // SAFETY: token + $n <= tokens; the rest is the caller's.
-            let dots = unsafe { columns::<$n, { $first }>(x, token, weights) };
+            let dots = unsafe {
+                // The first tokens bring the tile into the cache.
+                if token == 0 {
+                    columns::<$n, true>(x, token, weights)
+                } else {
+                    columns::<$n, false>(x, token, weights)
+                }
+            };
             for (i, dots) in dots.into_iter().enumerate() {
                 let x_scale = _mm512_set1_ps(x.scales()[token + i]);
                 store(token + i, _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dots), x_scale), scales));
@@ -107,26 +114,17 @@ unsafe fn all_columns(x: I8Slice<'_>, scales: __m512, weights: *const u8, store:
             token += $n;
         };
     }
-    if x.rows() == 1 {
-        take!(1, true);
-        debug_assert_eq!(token, 1);
-        return;
-    }
-    if x.rows() >= 8 {
-        take!(8, true);
-    }
     while token + 8 <= x.rows() {
-        take!(8, false);
+        take!(8);
     }
     if token + 4 <= x.rows() {
-        take!(4, false);
+        take!(4);
     }
     if token + 2 <= x.rows() {
-        take!(2, false);
+        take!(2);
     }
-    if token < x.rows() {
-        take!(1, false);
-        debug_assert_eq!(token, x.rows());
+    while token < x.rows() {
+        take!(1);
     }
 }
 

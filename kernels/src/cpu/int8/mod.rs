@@ -1,5 +1,5 @@
 //! The product of int8 weights in a matrix instruction's order, in the order of sums that
-//! [`super::matrix::gemm`] states. Integer sums are exact in every implementation, and wrap only on the way: with
+//! [`super::product::gemm`] states. Integer sums are exact in every implementation, and wrap only on the way: with
 //! at most [`MAX_COLS`] columns the whole sum fits i32. What is left is one chain of f32 operations per output.
 //!
 //! Every kernel reads tiles of 16 rows in the order of `i8.frag.vnni16`, where a vector of 16 words holds 4

@@ -83,31 +83,34 @@ pub(in crate::cpu) unsafe fn all_columns<const RAW: bool>(
     let blocks = x.cols() / BLOCK;
     let mut token = 0;
     macro_rules! take {
-        ($n:literal, $first:expr) => {
-            // SAFETY: token + $n <= tokens; the rest is the caller's.
+        ($n:literal) => {
             let zero = [_mm512_setzero_ps(); $n];
-            let sums = unsafe { columns::<$n, RAW, { $first }>(x, token, 0..blocks, zero, scales, weights) };
+            // SAFETY: token + $n <= tokens; the rest is the caller's.
+            let sums = unsafe {
+                // The first tokens bring the tile into the cache.
+                if RAW && token == 0 {
+                    columns::<$n, RAW, true>(x, token, 0..blocks, zero, scales, weights)
+                } else {
+                    columns::<$n, RAW, false>(x, token, 0..blocks, zero, scales, weights)
+                }
+            };
             for (i, sums) in sums.into_iter().enumerate() {
                 store(token + i, sums);
             }
             token += $n;
         };
     }
-    if x.rows() >= 8 {
-        take!(8, RAW);
-    }
     while token + 8 <= x.rows() {
-        take!(8, false);
+        take!(8);
     }
     if token + 4 <= x.rows() {
-        take!(4, false);
+        take!(4);
     }
     if token + 2 <= x.rows() {
-        take!(2, false);
+        take!(2);
     }
-    if token < x.rows() {
-        take!(1, false);
-        debug_assert_eq!(token, x.rows());
+    while token < x.rows() {
+        take!(1);
     }
 }
 

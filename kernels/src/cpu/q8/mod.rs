@@ -1,5 +1,5 @@
 //! The product of `q8_0.split` weights with activations quantized per 32, in the order that
-//! [`super::matrix::gemm`] states. Block sums are integers, exact in every implementation; what is left is one
+//! [`super::product::gemm`] states. Block sums are integers, exact in every implementation; what is left is one
 //! chain of f32 operations per output, which each implementation runs in the same order.
 
 use std::ops::Range;
