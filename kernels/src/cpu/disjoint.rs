@@ -27,6 +27,13 @@ impl<'a, T> Disjoint<'a, T> {
         Disjoint { start: slice.as_mut_ptr(), len: slice.len(), borrow: PhantomData }
     }
 
+    /// All but the first `offset`.
+    pub(super) fn skip(&self, offset: usize) -> Self {
+        assert!(offset <= self.len);
+        // SAFETY: it lies inside the slice, or at its end.
+        Disjoint { start: unsafe { self.start.add(offset) }, len: self.len - offset, borrow: PhantomData }
+    }
+
     /// The part of `len` from `offset`.
     ///
     /// # Safety

@@ -1,4 +1,4 @@
-//! The product of float weights with float activations, in the order that [`super::matrix::gemm`] states.
+//! The product of float weights with float activations, in the order that [`super::product::gemm`] states.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -59,9 +59,10 @@ unsafe fn load_part<E: Element, S: Simd>(s: S, p: *const u8, n: usize) -> S::F {
     }
 }
 
-/// A product; lengths are checked by `gemm`.
+/// A product; lengths are checked by `gemm`. Output `row` of `token` is y\[token · stride + row\].
 pub(super) struct Job<'a> {
     pub(super) rows: usize,
+    pub(super) stride: usize,
     pub(super) cols: usize,
     pub(super) weights: &'a [u8],
     pub(super) x: &'a [f32],
@@ -165,7 +166,7 @@ fn block<const R: usize, const T: usize, E: Element, S: Simd>(s: S, job: &Job<'_
     for (r, sums) in sums.into_iter().enumerate() {
         for (t, sum) in sums.into_iter().enumerate() {
             // SAFETY: row + r < rows and token + t < tokens; no other thread has these rows.
-            unsafe { *job.y.at((token + t) * job.rows + row + r) = s.sum(sum) };
+            unsafe { *job.y.at((token + t) * job.stride + row + r) = s.sum(sum) };
         }
     }
 }
@@ -189,6 +190,6 @@ fn sixteen<const R: usize, const T: usize, E: Element, S: Simd>(
     unsafe { s.store(out.as_mut_ptr(), s.sum16(by_token)) };
     for (t, out) in out.chunks_exact(R).enumerate() {
         // SAFETY: rows row..row + R of token + t exist; no other thread has these rows.
-        unsafe { job.y.slice((token + t) * job.rows + row, R) }.copy_from_slice(out);
+        unsafe { job.y.slice((token + t) * job.stride + row, R) }.copy_from_slice(out);
     }
 }

@@ -1,14 +1,14 @@
-//! Weight matrices where they lie, activations, and their product.
+//! Weight matrices where they lie.
 
 use std::ops::Range;
 
+use gantry_formats::block::{GgmlType, dequantize};
+use gantry_formats::layout::{Order, Scales};
 use half::{bf16, f16};
 
-use super::disjoint::Disjoint;
-use super::float::{self, Element};
-use super::isa::Isa;
-use super::pool::Pool;
-use super::q8::{self, BLOCK, Q8Rows};
+use super::int8::{self, MAX_COLS};
+use super::product::ActivationKind;
+use super::q8::BLOCK;
 
 /// Rows per tile, the unit in which threads share a matrix.
 pub(super) const TILE: usize = 16;
@@ -36,6 +36,34 @@ pub enum MatrixError {
         /// Columns (n_in).
         cols: usize,
     },
+    /// The type stores blocks of some columns.
+    #[error("{cols} columns are no whole number of {ty} blocks of {}", ty.block_len())]
+    Blocks {
+        /// The type.
+        ty: GgmlType,
+        /// Columns (n_in).
+        cols: usize,
+    },
+    /// The type has no blocks.
+    #[error("{ty} is no block type; use the view of its float format")]
+    NoBlocks {
+        /// The type.
+        ty: GgmlType,
+    },
+    /// One instruction of the order would sum over values with two scales.
+    #[error("{order} does not take {scales} scales")]
+    Scales {
+        /// The order.
+        order: Order,
+        /// The scales.
+        scales: Scales,
+    },
+    /// The sum of a row with one scale would not fit 32 bits.
+    #[error("{cols} columns with one scale: at most {MAX_COLS} have an exact 32-bit sum; use block32 scales")]
+    TooWide {
+        /// Columns (n_in).
+        cols: usize,
+    },
     /// The shape overflows or has a zero.
     #[error("no {rows} x {cols} matrix")]
     Shape {
@@ -50,17 +78,20 @@ pub enum MatrixError {
 /// its lengths checked.
 #[derive(Clone, Copy, Debug)]
 pub struct MatrixView<'a> {
-    rows: usize,
-    cols: usize,
-    data: Data<'a>,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    pub(super) data: Data<'a>,
 }
 
+/// The bytes of a matrix, by layout.
 #[derive(Clone, Copy, Debug)]
-enum Data<'a> {
+pub(super) enum Data<'a> {
     Q8_0Split { quants: &'a [u8], scales: &'a [u8] },
     F32(&'a [u8]),
     F16(&'a [u8]),
     Bf16(&'a [u8]),
+    I8(int8::Planes<'a>),
+    Block { ty: GgmlType, bytes: &'a [u8] },
 }
 
 impl<'a> MatrixView<'a> {
@@ -97,6 +128,51 @@ impl<'a> MatrixView<'a> {
         Ok(MatrixView { rows, cols, data: Data::Bf16(bytes) })
     }
 
+    /// Layouts `i8.*`: `quants` int8 in the given order, with rows padded to a multiple of 16 and columns to one
+    /// of [`Order::col_tile`]; `scales_plane` in natural order with the same padding: [`Scales::Channel`]
+    /// little-endian f32 `[padded rows]`, [`Scales::Block32`] fp16 `[padded rows][padded cols/32]`. What the
+    /// padding holds does not matter. [`Order::Vnni16`] is read where it lies; tiles of other orders are brought
+    /// into it first, which costs time.
+    pub fn i8(
+        order: Order,
+        scales: Scales,
+        rows: usize,
+        cols: usize,
+        quants: &'a [u8],
+        scales_plane: &'a [u8],
+    ) -> Result<Self, MatrixError> {
+        if !order.takes(scales) {
+            return Err(MatrixError::Scales { order, scales });
+        }
+        match scales {
+            Scales::Block32 if !cols.is_multiple_of(BLOCK) => return Err(MatrixError::Columns { cols }),
+            Scales::Channel if cols > MAX_COLS => return Err(MatrixError::TooWide { cols }),
+            _ => {}
+        }
+        let shape = int8::Planes::padded(order, rows, cols).filter(|_| rows > 0 && cols > 0);
+        let (padded_rows, padded_cols) = shape.ok_or(MatrixError::Shape { rows, cols })?;
+        let shape = |_| MatrixError::Shape { rows, cols };
+        let plane = |plane, row_bytes: usize, bytes: &[u8]| {
+            let need = row_bytes.checked_mul(padded_rows).ok_or(()).map_err(shape)?;
+            length(plane, (rows, cols), need, bytes)
+        };
+        plane("quants", padded_cols, quants)?;
+        plane("scales", int8::Planes::scale_bytes(scales, padded_cols), scales_plane)?;
+        let padded = (padded_rows, padded_cols);
+        let data = Data::I8(int8::Planes::new(order, scales, padded, quants, scales_plane));
+        Ok(MatrixView { rows, cols, data })
+    }
+
+    /// Layouts `gguf.*`: blocks of a quantized type as a GGUF has them, row-major.
+    pub fn block(ty: GgmlType, rows: usize, cols: usize, bytes: &'a [u8]) -> Result<Self, MatrixError> {
+        if !ty.is_quantized() {
+            return Err(MatrixError::NoBlocks { ty });
+        }
+        let row_bytes = block_row(ty, cols).ok_or(MatrixError::Blocks { ty, cols })?;
+        check("weights", rows, cols, row_bytes, bytes)?;
+        Ok(MatrixView { rows, cols, data: Data::Block { ty, bytes } })
+    }
+
     /// Rows: n_out.
     pub fn rows(&self) -> usize {
         self.rows
@@ -107,10 +183,21 @@ impl<'a> MatrixView<'a> {
         self.cols
     }
 
+    /// The kind of activations that it is multiplied with.
+    pub fn activations(&self) -> ActivationKind {
+        match self.data {
+            Data::Q8_0Split { .. } => ActivationKind::Q8,
+            Data::F32(_) | Data::F16(_) | Data::Bf16(_) | Data::Block { .. } => ActivationKind::F32,
+            Data::I8(planes) if planes.scales == Scales::Channel => ActivationKind::I8,
+            Data::I8(_) => ActivationKind::Q8,
+        }
+    }
+
     /// Some of its rows, as a matrix: a part of a fused one, an expert of a slab.
     ///
     /// # Panics
-    /// Where the range is empty or leaves the matrix.
+    /// Where the range is empty or leaves the matrix; for an int8 layout, whose rows are interleaved, where it does
+    /// not start at a multiple of 16 and end at one or with the last row.
     pub fn row_range(&self, range: Range<usize>) -> MatrixView<'a> {
         assert!(range.start < range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         let cut = |bytes: &'a [u8], row: usize| &bytes[range.start * row..range.end * row];
@@ -121,11 +208,17 @@ impl<'a> MatrixView<'a> {
             Data::F32(bytes) => Data::F32(cut(bytes, self.cols * 4)),
             Data::F16(bytes) => Data::F16(cut(bytes, self.cols * 2)),
             Data::Bf16(bytes) => Data::Bf16(cut(bytes, self.cols * 2)),
+            Data::I8(planes) => {
+                int8::Planes::check_range(&range, self.rows);
+                Data::I8(planes.starting_at(range.start))
+            }
+            Data::Block { ty, bytes } => Data::Block { ty, bytes: cut(bytes, bytes.len() / self.rows) },
         };
         MatrixView { rows: range.len(), cols: self.cols, data }
     }
 
-    /// The values of one row (`cols` of them), exact: an embedding. `q8_0.split` gives scale × quant.
+    /// The values of one row (`cols` of them), exact: an embedding. `q8_0.split` and int8 layouts give scale ×
+    /// quant (rounded to f32 where the scale is one), GGUF blocks what ggml's decoder gives.
     ///
     /// # Panics
     /// Where the row does not exist or `out` has another length.
@@ -144,6 +237,11 @@ impl<'a> MatrixView<'a> {
                         *out = scale * f32::from(q as i8);
                     }
                 }
+            }
+            Data::I8(planes) => planes.dequantize_row(row, out),
+            Data::Block { ty, bytes } => {
+                let row_bytes = bytes.len() / self.rows;
+                dequantize(ty, &bytes[row * row_bytes..][..row_bytes], out).expect("lengths are checked");
             }
             Data::F32(bytes) => {
                 let values = bytes[row * self.cols * 4..].as_chunks::<4>().0;
@@ -168,75 +266,22 @@ fn check(
 ) -> Result<(), MatrixError> {
     let need = row_bytes.checked_mul(rows).filter(|_| rows > 0 && cols > 0 && row_bytes < usize::MAX);
     let need = need.ok_or(MatrixError::Shape { rows, cols })?;
+    length(plane, (rows, cols), need, bytes)
+}
+
+fn length(
+    plane: &'static str,
+    (rows, cols): (usize, usize),
+    need: usize,
+    bytes: &[u8],
+) -> Result<(), MatrixError> {
     if bytes.len() == need {
         return Ok(());
     }
     Err(MatrixError::Length { plane, rows, cols, need, have: bytes.len() })
 }
 
-/// The input of a product: `[rows = tokens][cols = n_in]`.
-#[derive(Clone, Copy, Debug)]
-pub enum Activations<'a> {
-    /// As they are, row-major, `cols` to a row: for `raw.f32`, `raw.f16` and `raw.bf16`.
-    F32(&'a [f32]),
-    /// Quantized per 32, once for every matrix that takes them: for `q8_0.split`.
-    Q8(&'a Q8Rows),
-}
-
-/// y\[token\]\[row\] = Σ_k W\[row\]\[k\] · x\[token\]\[k\]; `y` is `[tokens][w.rows()]`.
-///
-/// The order of every sum is fixed, whatever the instruction set, the other tokens and the threads:
-/// - `q8_0.split`: acc = 0; for block b ascending: acc = acc + f32(Σ q_w·q_x) · (d_w·d_x). The integer sum is
-///   exact; each of the two products and the sum is rounded to f32.
-/// - `raw.*`: weights widened to f32 (exact); lane j of 16 starts at +0 and takes k = j, j+16, … ascending,
-///   lane = lane + w·x, each operation rounded; then lanes i and i+8 are added, i and i+4, i+2, i+1.
-///
-/// # Panics
-/// Where the shapes do not agree, or the activations are of the wrong kind: [`Activations::Q8`] for Q8_0 weights,
-/// [`Activations::F32`] for others.
-pub fn gemm(isa: Isa, pool: &Pool, w: &MatrixView<'_>, x: Activations<'_>, y: &mut [f32]) {
-    assert!(y.len().is_multiple_of(w.rows), "{} outputs of {} rows", y.len(), w.rows);
-    let tokens = y.len() / w.rows;
-    let have = match x {
-        Activations::F32(x) => x.len(),
-        Activations::Q8(x) => x.rows() * x.cols(),
-    };
-    assert_eq!(have, tokens * w.cols, "activations for {tokens} tokens of {} columns", w.cols);
-    if let Activations::Q8(x) = x {
-        assert_eq!(x.cols(), w.cols, "columns of the quantized activations");
-    }
-    if tokens == 0 {
-        return;
-    }
-    let y = Disjoint::new(y);
-    let tiles = w.rows.div_ceil(TILE);
-    let chunk = (tiles / (16 * pool.threads())).max(1);
-    match (w.data, x) {
-        (Data::Q8_0Split { quants, scales }, Activations::Q8(x)) => {
-            let job = q8::Job { rows: w.rows, quants, scales, x, y };
-            pool.for_chunks(tiles, chunk, |tiles| q8::tiles(isa, &job, tiles));
-        }
-        (Data::F32(w_bytes), Activations::F32(x)) => floats::<float::F32>(isa, pool, w, w_bytes, x, y, chunk),
-        (Data::F16(w_bytes), Activations::F32(x)) => floats::<float::F16>(isa, pool, w, w_bytes, x, y, chunk),
-        (Data::Bf16(w_bytes), Activations::F32(x)) => {
-            floats::<float::Bf16>(isa, pool, w, w_bytes, x, y, chunk)
-        }
-        (_, Activations::F32(_)) => panic!("a q8_0.split matrix takes quantized activations"),
-        (_, Activations::Q8(_)) => panic!("a float matrix takes f32 activations"),
-    }
-}
-
-fn floats<E: Element>(
-    isa: Isa,
-    pool: &Pool,
-    w: &MatrixView<'_>,
-    weights: &[u8],
-    x: &[f32],
-    y: Disjoint<'_, f32>,
-    chunk: usize,
-) {
-    let job = float::Job { rows: w.rows, cols: w.cols, weights, x, y };
-    pool.for_chunks(w.rows.div_ceil(TILE), chunk, |tiles| {
-        isa.run(float::Tiles::<E> { job: &job, tiles, element: std::marker::PhantomData });
-    });
+/// Bytes of a row of blocks; `None` where they do not tile it.
+fn block_row(ty: GgmlType, cols: usize) -> Option<usize> {
+    usize::try_from(ty.bytes_for(cols as u64)?).ok()
 }

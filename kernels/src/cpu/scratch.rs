@@ -7,6 +7,18 @@ use std::cell::RefCell;
 #[repr(C, align(64))]
 pub(super) struct Line(pub(super) [f32; 16]);
 
+/// The lines as bytes.
+pub(super) fn bytes(lines: &mut [Line]) -> &mut [u8] {
+    // SAFETY: f32 has no padding, and any bytes are f32.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
+}
+
+/// The lines as f32.
+pub(super) fn floats(lines: &mut [Line]) -> &mut [f32] {
+    // SAFETY: a line is an array of f32 without padding.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 16) }
+}
+
 thread_local! {
     static LINES: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
 }

@@ -103,6 +103,23 @@ impl Simd for Avx2 {
         ])
     }
     #[inline(always)]
+    fn round_away(self, a: F) -> F {
+        // What truncation leaves is exact; a half or more of it moves one further from zero.
+        macro_rules! at {
+            ($i:literal) => {
+                lane!({
+                    let whole = _mm256_round_ps::<{ _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC }>(a[$i]);
+                    let sign = _mm256_and_ps(a[$i], _mm256_set1_ps(-0.0));
+                    let rest = _mm256_xor_ps(_mm256_sub_ps(a[$i], whole), sign);
+                    let up = _mm256_cmp_ps::<_CMP_GE_OQ>(rest, _mm256_set1_ps(0.5));
+                    let one = _mm256_or_ps(_mm256_set1_ps(1.0), sign);
+                    _mm256_add_ps(whole, _mm256_and_ps(up, one))
+                })
+            };
+        }
+        [at!(0), at!(1)]
+    }
+    #[inline(always)]
     fn max_magnitude(self, a: F, b: F) -> F {
         both!(larger_magnitude, a, b)
     }

@@ -68,6 +68,17 @@ impl Simd for Avx512 {
         lane!(_mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(a))))
     }
     #[inline(always)]
+    fn round_away(self, a: __m512) -> __m512 {
+        // What truncation leaves is exact; a half or more of it moves one further from zero.
+        lane!({
+            let whole = _mm512_roundscale_ps::<{ _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC }>(a);
+            let up =
+                _mm512_cmp_ps_mask::<_CMP_GE_OQ>(_mm512_abs_ps(_mm512_sub_ps(a, whole)), _mm512_set1_ps(0.5));
+            let one = _mm512_or_ps(_mm512_set1_ps(1.0), _mm512_and_ps(a, _mm512_set1_ps(-0.0)));
+            _mm512_mask_add_ps(whole, up, whole, one)
+        })
+    }
+    #[inline(always)]
     fn max_magnitude(self, a: __m512, b: __m512) -> __m512 {
         lane!({
             let (a, b) = (_mm512_castps_si512(_mm512_abs_ps(a)), _mm512_castps_si512(_mm512_abs_ps(b)));

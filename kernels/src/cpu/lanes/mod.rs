@@ -42,6 +42,8 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     fn max(self, a: Self::F, b: Self::F) -> Self::F;
     /// The bits of each lane, shifted left by 23: moves a small integer into the exponent.
     fn shift_left_23(self, a: Self::F) -> Self::F;
+    /// Each lane to the nearest integer, halves away from zero.
+    fn round_away(self, a: Self::F) -> Self::F;
     /// Per lane the larger of |a| and |b|, compared as integers: NaN > infinity > every finite value.
     fn max_magnitude(self, a: Self::F, b: Self::F) -> Self::F;
 

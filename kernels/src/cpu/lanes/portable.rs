@@ -76,6 +76,10 @@ impl Simd for Portable {
         a.map(|a| f32::from_bits(a.to_bits() << 23))
     }
     #[inline(always)]
+    fn round_away(self, a: F) -> F {
+        a.map(f32::round)
+    }
+    #[inline(always)]
     fn max_magnitude(self, a: F, b: F) -> F {
         map2(a, b, larger_magnitude)
     }

@@ -33,7 +33,7 @@ unsafe fn tile(job: &Job<'_>, tile: usize, scales: *mut f32) {
     // SAFETY: every row of `rows` exists, with `cols` quants and `blocks` scales; the tile's y rows belong to
     // this thread; a token has `cols` quants and `blocks` scales.
     unsafe {
-        widen_scales(job, rows, blocks, scales);
+        widen_scales(job.scales, rows, blocks, blocks, scales);
         let quants = rows.map(|row| job.quants.as_ptr().add(row * cols));
         for token in 0..job.x.rows() {
             let x = job.x.quants().as_ptr().add(token * cols);
@@ -104,17 +104,24 @@ fn block_dot(w: __m256i, x: __m256i) -> __m256i {
     _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
 }
 
-/// The scales of 16 rows as f32, transposed: `[blocks][16]`.
+/// The first `blocks` fp16 scales of 16 of the rows of `scales`, each of `stride`, as f32, transposed:
+/// `[blocks][16]`.
 ///
 /// # Safety
-/// Each row exists; blocks × 16 f32 at `out`.
+/// AVX2 and F16C; each row exists; blocks <= stride; blocks × 16 f32 at `out`.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn widen_scales(job: &Job<'_>, rows: [usize; TILE], blocks: usize, out: *mut f32) {
+pub(in crate::cpu) unsafe fn widen_scales(
+    scales: &[u8],
+    rows: [usize; TILE],
+    stride: usize,
+    blocks: usize,
+    out: *mut f32,
+) {
     for (i, row) in rows.into_iter().enumerate() {
         // SAFETY: the row has `blocks` scales; b < blocks and i < 16.
         unsafe {
-            let from = job.scales.as_ptr().add(row * blocks * 2);
+            let from = scales.as_ptr().add(row * stride * 2);
             let mut b = 0;
             while b + 8 <= blocks {
                 let mut wide = [0f32; 8];

@@ -1,5 +1,5 @@
 //! The product of `q8_0.split` weights with activations quantized per 32, in the order that
-//! [`super::matrix::gemm`] states. Block sums are integers, exact in every implementation; what is left is one
+//! [`super::product::gemm`] states. Block sums are integers, exact in every implementation; what is left is one
 //! chain of f32 operations per output, which each implementation runs in the same order.
 
 use std::ops::Range;
@@ -11,11 +11,12 @@ use super::matrix::TILE;
 mod portable;
 mod quantize;
 pub use quantize::Q8Rows;
+pub(super) use quantize::Q8Slice;
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx512;
+pub(super) mod avx512;
 
 /// Values that share a scale.
 pub(super) const BLOCK: usize = 32;
@@ -26,7 +27,7 @@ pub(super) struct Job<'a> {
     pub(super) rows: usize,
     pub(super) quants: &'a [u8],
     pub(super) scales: &'a [u8],
-    pub(super) x: &'a Q8Rows,
+    pub(super) x: Q8Slice<'a>,
     pub(super) y: Disjoint<'a, f32>,
 }
 

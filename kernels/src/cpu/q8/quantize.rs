@@ -1,5 +1,7 @@
 //! Activations as int8 with a scale per 32.
 
+use std::ops::Range;
+
 use super::BLOCK;
 use crate::cpu::disjoint::Disjoint;
 use crate::cpu::isa::{Isa, Kernel};
@@ -81,9 +83,72 @@ impl Q8Rows {
         &self.scales
     }
 
+    /// Some of its rows.
+    ///
+    /// # Panics
+    /// Where they do not exist.
+    pub(in crate::cpu) fn slice(&self, rows: Range<usize>) -> Q8Slice<'_> {
+        let blocks = self.cols / BLOCK;
+        Q8Slice {
+            rows: rows.len(),
+            cols: self.cols,
+            quants: &self.quants[rows.start * self.cols..rows.end * self.cols],
+            scales: &self.scales[rows.start * blocks..rows.end * blocks],
+            offsets: &self.offsets[rows.start * blocks..rows.end * blocks],
+        }
+    }
+
+    /// The named rows one after another.
+    ///
+    /// # Panics
+    /// Where one does not exist.
+    pub(in crate::cpu) fn gather(&self, rows: &[u32]) -> Q8Rows {
+        let mut out = Q8Rows { rows: rows.len(), cols: self.cols, ..Q8Rows::default() };
+        for &row in rows {
+            let row = self.slice(row as usize..row as usize + 1);
+            out.quants.extend_from_slice(row.quants);
+            out.scales.extend_from_slice(row.scales);
+            out.offsets.extend_from_slice(row.offsets);
+        }
+        out
+    }
+}
+
+/// Consecutive rows of [`Q8Rows`], in its formats.
+#[derive(Clone, Copy)]
+pub(in crate::cpu) struct Q8Slice<'a> {
+    rows: usize,
+    cols: usize,
+    quants: &'a [i8],
+    scales: &'a [f32],
+    offsets: &'a [i32],
+}
+
+impl<'a> Q8Slice<'a> {
+    /// Rows: tokens.
+    pub(in crate::cpu) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns: n_in.
+    pub(in crate::cpu) fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// `[rows][cols]`, each within ±127.
+    pub(in crate::cpu) fn quants(&self) -> &'a [i8] {
+        self.quants
+    }
+
+    /// `[rows][cols/32]`.
+    pub(in crate::cpu) fn scales(&self) -> &'a [f32] {
+        self.scales
+    }
+
     /// `[rows][cols/32]`: -128 · Σ q.
-    pub(super) fn offsets(&self) -> &[i32] {
-        &self.offsets
+    #[cfg(target_arch = "x86_64")]
+    pub(in crate::cpu) fn offsets(&self) -> &'a [i32] {
+        self.offsets
     }
 }
 
