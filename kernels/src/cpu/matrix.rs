@@ -5,6 +5,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::disjoint::Disjoint;
+use super::e8;
 use super::float::{self, Element};
 use super::isa::Isa;
 use super::pool::Pool;
@@ -19,7 +20,7 @@ pub enum MatrixError {
     /// A plane has another length than rows × columns ask for.
     #[error("the {plane} of a {rows} x {cols} matrix need {need} bytes, not {have}")]
     Length {
-        /// Which plane: `weights`, `quants` or `scales`.
+        /// Which plane: `weights`, `quants`, `scales`, `indices`, `words` or `blocks`.
         plane: &'static str,
         /// Rows (n_out).
         rows: usize,
@@ -33,6 +34,12 @@ pub enum MatrixError {
     /// The layout stores blocks of 32 columns.
     #[error("{cols} columns are not a multiple of {BLOCK}")]
     Columns {
+        /// Columns (n_in).
+        cols: usize,
+    },
+    /// The layout stores super-blocks of 256 columns.
+    #[error("{cols} columns are not a multiple of {}, the weights of an E8 super-block", e8::LEN)]
+    SuperBlocks {
         /// Columns (n_in).
         cols: usize,
     },
@@ -61,6 +68,7 @@ enum Data<'a> {
     F32(&'a [u8]),
     F16(&'a [u8]),
     Bf16(&'a [u8]),
+    E8(e8::Weights<'a>),
 }
 
 impl<'a> MatrixView<'a> {
@@ -97,6 +105,34 @@ impl<'a> MatrixView<'a> {
         Ok(MatrixView { rows, cols, data: Data::Bf16(bytes) })
     }
 
+    /// Layout `e8.planar`: `indices` u8 `[rows][cols/4]`, `words` little-endian u32 `[rows][cols/32]`, `scales`
+    /// little-endian fp16 `[rows][cols/256]`. Where the layout is rotated, the matrix is W·Q, and its product wants
+    /// activations that [`super::rotate`] has seen.
+    pub fn e8_planar(
+        rows: usize,
+        cols: usize,
+        indices: &'a [u8],
+        words: &'a [u8],
+        scales: &'a [u8],
+    ) -> Result<Self, MatrixError> {
+        if !cols.is_multiple_of(e8::LEN) {
+            return Err(MatrixError::SuperBlocks { cols });
+        }
+        check("indices", rows, cols, cols / e8::LEN * e8::INDICES, indices)?;
+        check("words", rows, cols, cols / e8::LEN * e8::WORDS, words)?;
+        check("scales", rows, cols, cols / e8::LEN * e8::SCALE, scales)?;
+        Ok(MatrixView { rows, cols, data: Data::E8(e8::Weights::planar(indices, words, scales)) })
+    }
+
+    /// Layout `e8.block98`: super-blocks of 98 bytes, `[rows][cols/256]`; rotated as for [`MatrixView::e8_planar`].
+    pub fn e8_block98(rows: usize, cols: usize, bytes: &'a [u8]) -> Result<Self, MatrixError> {
+        if !cols.is_multiple_of(e8::LEN) {
+            return Err(MatrixError::SuperBlocks { cols });
+        }
+        check("blocks", rows, cols, (cols / e8::LEN).saturating_mul(e8::BYTES), bytes)?;
+        Ok(MatrixView { rows, cols, data: Data::E8(e8::Weights::block98(bytes)) })
+    }
+
     /// Rows: n_out.
     pub fn rows(&self) -> usize {
         self.rows
@@ -121,11 +157,16 @@ impl<'a> MatrixView<'a> {
             Data::F32(bytes) => Data::F32(cut(bytes, self.cols * 4)),
             Data::F16(bytes) => Data::F16(cut(bytes, self.cols * 2)),
             Data::Bf16(bytes) => Data::Bf16(cut(bytes, self.cols * 2)),
+            Data::E8(weights) => {
+                let supers = self.cols / e8::LEN;
+                Data::E8(weights.range(range.start * supers..range.end * supers))
+            }
         };
         MatrixView { rows: range.len(), cols: self.cols, data }
     }
 
-    /// The values of one row (`cols` of them), exact: an embedding. `q8_0.split` gives scale × quant.
+    /// The values of one row (`cols` of them), exact: an embedding. `q8_0.split` gives scale × quant, E8 what is
+    /// stored: of a rotated matrix the rotated values, a row of W·Q.
     ///
     /// # Panics
     /// Where the row does not exist or `out` has another length.
@@ -155,6 +196,7 @@ impl<'a> MatrixView<'a> {
             Data::Bf16(bytes) => {
                 out.iter_mut().zip(two(bytes)).for_each(|(out, b)| *out = bf16::from_le_bytes(*b).to_f32());
             }
+            Data::E8(weights) => weights.dequantize(row * (self.cols / e8::LEN), out),
         }
     }
 }
@@ -179,7 +221,7 @@ fn check(
 pub enum Activations<'a> {
     /// As they are, row-major, `cols` to a row: for `raw.f32`, `raw.f16` and `raw.bf16`.
     F32(&'a [f32]),
-    /// Quantized per 32, once for every matrix that takes them: for `q8_0.split`.
+    /// Quantized per 32, once for every matrix that takes them: for `q8_0.split` and `e8.*`.
     Q8(&'a Q8Rows),
 }
 
@@ -188,12 +230,13 @@ pub enum Activations<'a> {
 /// The order of every sum is fixed, whatever the instruction set, the other tokens and the threads:
 /// - `q8_0.split`: acc = 0; for block b ascending: acc = acc + f32(Σ q_w·q_x) · (d_w·d_x). The integer sum is
 ///   exact; each of the two products and the sum is rounded to f32.
+/// - `e8.*`: the same, with d_w = d·(0.5 + c)·0.5·0.5 (exact) and the codebook's entries with their signs as q_w.
 /// - `raw.*`: weights widened to f32 (exact); lane j of 16 starts at +0 and takes k = j, j+16, … ascending,
 ///   lane = lane + w·x, each operation rounded; then lanes i and i+8 are added, i and i+4, i+2, i+1.
 ///
 /// # Panics
-/// Where the shapes do not agree, or the activations are of the wrong kind: [`Activations::Q8`] for Q8_0 weights,
-/// [`Activations::F32`] for others.
+/// Where the shapes do not agree, or the activations are of the wrong kind: [`Activations::Q8`] for Q8_0 and E8
+/// weights, [`Activations::F32`] for others.
 pub fn gemm(isa: Isa, pool: &Pool, w: &MatrixView<'_>, x: Activations<'_>, y: &mut [f32]) {
     assert!(y.len().is_multiple_of(w.rows), "{} outputs of {} rows", y.len(), w.rows);
     let tokens = y.len() / w.rows;
@@ -216,12 +259,16 @@ pub fn gemm(isa: Isa, pool: &Pool, w: &MatrixView<'_>, x: Activations<'_>, y: &m
             let job = q8::Job { rows: w.rows, quants, scales, x, y };
             pool.for_chunks(tiles, chunk, |tiles| q8::tiles(isa, &job, tiles));
         }
+        (Data::E8(weights), Activations::Q8(x)) => {
+            let job = e8::Job { rows: w.rows, weights, x, y };
+            pool.for_chunks(tiles, chunk, |tiles| e8::tiles(isa, &job, tiles));
+        }
         (Data::F32(w_bytes), Activations::F32(x)) => floats::<float::F32>(isa, pool, w, w_bytes, x, y, chunk),
         (Data::F16(w_bytes), Activations::F32(x)) => floats::<float::F16>(isa, pool, w, w_bytes, x, y, chunk),
         (Data::Bf16(w_bytes), Activations::F32(x)) => {
             floats::<float::Bf16>(isa, pool, w, w_bytes, x, y, chunk)
         }
-        (_, Activations::F32(_)) => panic!("a q8_0.split matrix takes quantized activations"),
+        (_, Activations::F32(_)) => panic!("a quantized matrix takes quantized activations"),
         (_, Activations::Q8(_)) => panic!("a float matrix takes f32 activations"),
     }
 }

@@ -14,6 +14,7 @@ compile_error!("weights are read where they lie, and they are little-endian");
 
 mod attention;
 mod disjoint;
+mod e8;
 mod float;
 mod isa;
 mod kv;

@@ -12,7 +12,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::{BLOCK, Job};
+use super::{BLOCK, Job, Q8Rows};
 use crate::cpu::lanes::Avx512;
 use crate::cpu::matrix::TILE;
 use crate::cpu::scratch;
@@ -43,8 +43,8 @@ unsafe fn tile(job: &Job<'_>, tile: usize, scales: *mut __m512, weights: *mut __
     let tokens = job.x.rows();
     let (rows, live) = job.tile_rows(tile);
     let mask = ((1u32 << live) - 1) as __mmask16;
-    // SAFETY: every row of `rows` exists, with `cols` quants and `blocks` scales; token and token + T <= tokens;
-    // the tile's `live` rows of y belong to this thread.
+    // SAFETY: every row of `rows` exists, with `cols` quants and `blocks` scales; the tile's `live` rows of y belong
+    // to this thread.
     unsafe {
         widen_scales(job.scales.as_ptr().add(tile * TILE * blocks * 2), live, blocks, scales);
         let quants = rows.map(|row| job.quants.as_ptr().add(row * cols));
@@ -55,29 +55,47 @@ unsafe fn tile(job: &Job<'_>, tile: usize, scales: *mut __m512, weights: *mut __
             return;
         }
         transpose_weights(quants, cols, weights);
-        let mut token = 0;
-        macro_rules! take {
-            ($n:literal) => {
-                let sums = columns::<$n>(job, token, scales, weights);
-                for (i, sums) in sums.into_iter().enumerate() {
+        products(job.x, mask, scales, weights, out);
+    }
+}
+
+/// All tokens against a transposed tile; `out` has the address of a token's first row, `mask` the rows to write.
+///
+/// # Safety
+/// The features; cols/32 lines at `scales`, cols/4 at `weights`, both aligned to 64; the rows of `mask` writable at
+/// `out` of each token.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c")]
+pub(in crate::cpu) unsafe fn products(
+    x: &Q8Rows,
+    mask: __mmask16,
+    scales: *const __m512,
+    weights: *const __m512i,
+    out: impl Fn(usize) -> *mut f32,
+) {
+    let tokens = x.rows();
+    let mut token = 0;
+    macro_rules! take {
+        ($n:literal) => {
+            // SAFETY: the caller's; token + $n <= tokens.
+            unsafe {
+                for (i, sums) in columns::<$n>(x, token, scales, weights).into_iter().enumerate() {
                     _mm512_mask_storeu_ps(out(token + i), mask, sums);
                 }
-                token += $n;
-            };
-        }
-        while token + 8 <= tokens {
-            take!(8);
-        }
-        if token + 4 <= tokens {
-            take!(4);
-        }
-        if token + 2 <= tokens {
-            take!(2);
-        }
-        if token < tokens {
-            let sums = columns::<1>(job, token, scales, weights);
-            _mm512_mask_storeu_ps(out(token), mask, sums[0]);
-        }
+            }
+            token += $n;
+        };
+    }
+    while token + 8 <= tokens {
+        take!(8);
+    }
+    if token + 4 <= tokens {
+        take!(4);
+    }
+    if token + 2 <= tokens {
+        take!(2);
+    }
+    while token < tokens {
+        take!(1);
     }
 }
 
@@ -162,20 +180,20 @@ unsafe fn fold(job: &Job<'_>, rows: [*const u8; TILE], scales: *const __m512) ->
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c")]
 unsafe fn columns<const T: usize>(
-    job: &Job<'_>,
+    x: &Q8Rows,
     token: usize,
     scales: *const __m512,
     weights: *const __m512i,
 ) -> [__m512; T] {
-    let cols = job.x.cols();
+    let cols = x.cols();
     let blocks = cols / BLOCK;
     let mut acc = [_mm512_setzero_ps(); T];
     // SAFETY: t < T and b < blocks, so each access lies inside a token's quants, scales and offsets, or inside
     // the tile's lines.
     unsafe {
-        let x = job.x.quants().as_ptr().add(token * cols);
-        let x_scales = job.x.scales().as_ptr().add(token * blocks);
-        let offsets = job.x.offsets().as_ptr().add(token * blocks);
+        let x_scales = x.scales().as_ptr().add(token * blocks);
+        let offsets = x.offsets().as_ptr().add(token * blocks);
+        let x = x.quants().as_ptr().add(token * cols);
         for b in 0..blocks {
             let mut dots = [_mm512_setzero_si512(); T];
             for (t, dots) in dots.iter_mut().enumerate() {
@@ -285,7 +303,7 @@ unsafe fn widen_scales(from: *const u8, live: usize, blocks: usize, out: *mut __
 /// 16 × 16 words: word j of vector i becomes word i of vector j.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn transpose(r: [__m512i; 16]) -> [__m512i; 16] {
+pub(in crate::cpu) fn transpose(r: [__m512i; 16]) -> [__m512i; 16] {
     // columns(g)[c]: in 128-bit lane l column 4l + c of rows 4g..4g + 4.
     macro_rules! columns {
         ($g:literal) => {{

@@ -10,12 +10,13 @@ use super::matrix::TILE;
 
 mod portable;
 mod quantize;
+pub(super) use portable::block_dot;
 pub use quantize::Q8Rows;
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx512;
+pub(super) mod avx512;
 
 /// Values that share a scale.
 pub(super) const BLOCK: usize = 32;
