@@ -141,11 +141,23 @@ impl Registers {
     fn load(tables: &Tables) -> Self {
         // SAFETY: each table has 64 bytes.
         let load = |table: &[u8; 64]| unsafe { _mm512_loadu_si512(table.as_ptr().cast()) };
+        let [s0, s1] = &tables.signs;
+        let mut grid = [[_mm512_setzero_si512(); 4]; PLANES];
+        for (grid, tables) in grid.iter_mut().zip(&tables.grid) {
+            for (quarter, table) in grid.iter_mut().zip(tables) {
+                *quarter = load(table);
+            }
+        }
         Registers {
-            grid: tables.grid.each_ref().map(|quarters| quarters.each_ref().map(load)),
-            signs: tables.signs.each_ref().map(load),
+            grid,
+            signs: [load(s0), load(s1)],
             cuts: _mm512_set1_epi64(0x1515_0e0e_0707_0000),
-            bits: [0x1001, 0x2002, 0x4004, 0x8008u16 as i16].map(|bits| _mm512_set1_epi16(bits)),
+            bits: [
+                _mm512_set1_epi16(0x1001),
+                _mm512_set1_epi16(0x2002),
+                _mm512_set1_epi16(0x4004),
+                _mm512_set1_epi16(0x8008u16 as i16),
+            ],
         }
     }
 }
@@ -207,27 +219,24 @@ unsafe fn pair_scales(job: &Job<'_>, a: usize, b: usize) -> __m512 {
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn by_sub_block(p: [__m512; 8]) -> [__m512; SUBS] {
-    let p = p.map(|p| _mm512_castps_si512(p));
     // four(g)[c]: in its 128-bit lanes sub-blocks c and c + 4 of vectors g..g + 4's first rows, then second rows.
     macro_rules! four {
         ($g:literal) => {{
-            let (a, b) =
-                (_mm512_unpacklo_epi32(p[$g], p[$g + 1]), _mm512_unpacklo_epi32(p[$g + 2], p[$g + 3]));
-            let (c, d) =
-                (_mm512_unpackhi_epi32(p[$g], p[$g + 1]), _mm512_unpackhi_epi32(p[$g + 2], p[$g + 3]));
+            let (a, b) = (_mm512_unpacklo_ps(p[$g], p[$g + 1]), _mm512_unpacklo_ps(p[$g + 2], p[$g + 3]));
+            let (c, d) = (_mm512_unpackhi_ps(p[$g], p[$g + 1]), _mm512_unpackhi_ps(p[$g + 2], p[$g + 3]));
             [
-                _mm512_unpacklo_epi64(a, b),
-                _mm512_unpackhi_epi64(a, b),
-                _mm512_unpacklo_epi64(c, d),
-                _mm512_unpackhi_epi64(c, d),
+                _mm512_shuffle_ps::<0x44>(a, b),
+                _mm512_shuffle_ps::<0xee>(a, b),
+                _mm512_shuffle_ps::<0x44>(c, d),
+                _mm512_shuffle_ps::<0xee>(c, d),
             ]
         }};
     }
     let (low, high) = (four!(0), four!(4));
     let mut out = [_mm512_setzero_ps(); SUBS];
     for c in 0..4 {
-        out[c] = _mm512_castsi512_ps(_mm512_shuffle_i32x4::<0x88>(low[c], high[c]));
-        out[4 + c] = _mm512_castsi512_ps(_mm512_shuffle_i32x4::<0xdd>(low[c], high[c]));
+        out[c] = _mm512_shuffle_f32x4::<0x88>(low[c], high[c]);
+        out[4 + c] = _mm512_shuffle_f32x4::<0xdd>(low[c], high[c]);
     }
     out
 }
@@ -316,42 +325,40 @@ unsafe fn direct<const T: usize>(job: &Job<'_>, tables: &Tables, tile: usize, x_
 /// # Safety
 /// The features; the tile exists; cols/32 lines at `scales`, cols/4 at `weights`, aligned.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,f16c")]
-unsafe fn expand(
-    job: &Job<'_>,
-    tables: &Tables,
-    tile: usize,
-    scales: *mut __m512,
-    weights: *mut __m512i,
-) {
+unsafe fn expand(job: &Job<'_>, tables: &Tables, tile: usize, scales: *mut __m512, weights: *mut __m512i) {
     let supers = job.supers();
     let live = job.live(tile);
     let first = tile * TILE * supers;
     let r = Registers::load(tables);
     let flip = _mm512_set1_epi8(-128);
     let mut row_scales = [_mm512_setzero_ps(); 8];
-    // [row][q]: dword 4·lane + e is index 16·lane + 4q + e of the row.
-    let mut dwords = [[flip; 4]; TILE];
+    // [q][row]: dword 4·lane + e is index 16·lane + 4q + e of the row.
+    let mut dwords = [[flip; TILE]; 4];
     // SAFETY: rows below `live` exist, each with `supers` super-blocks, which have 8 lines of scales and 64 of
     // weights each.
     unsafe {
         for s in 0..supers {
             _mm_prefetch::<_MM_HINT_T1>(job.weights.scales.address(first + TILE * (supers + s)).cast());
-            for (row, dwords) in dwords.iter_mut().enumerate().take(live) {
+            let [q0, q1, q2, q3] = &mut dwords;
+            let rows = q0.iter_mut().zip(q1).zip(q2.iter_mut().zip(q3)).take(live);
+            for (row, ((q0, q1), (q2, q3))) in rows.enumerate() {
                 prefetch(job, first + TILE * (supers + s) + row);
                 let planes = planes(job, &r, first + row * supers + s);
-                let [a, b, c, d] = planes.map(|(magnitudes, negative)| {
+                let mut biased = [flip; PLANES];
+                for (biased, (magnitudes, negative)) in biased.iter_mut().zip(planes) {
                     let up = _mm512_add_epi8(flip, magnitudes);
-                    _mm512_mask_sub_epi8(up, negative, flip, magnitudes)
-                });
+                    *biased = _mm512_mask_sub_epi8(up, negative, flip, magnitudes);
+                }
+                let [a, b, c, d] = biased;
                 let (ab_low, ab_high) = (_mm512_unpacklo_epi8(a, b), _mm512_unpackhi_epi8(a, b));
                 let (cd_low, cd_high) = (_mm512_unpacklo_epi8(c, d), _mm512_unpackhi_epi8(c, d));
-                dwords[0] = _mm512_unpacklo_epi16(ab_low, cd_low);
-                dwords[1] = _mm512_unpackhi_epi16(ab_low, cd_low);
-                dwords[2] = _mm512_unpacklo_epi16(ab_high, cd_high);
-                dwords[3] = _mm512_unpackhi_epi16(ab_high, cd_high);
+                *q0 = _mm512_unpacklo_epi16(ab_low, cd_low);
+                *q1 = _mm512_unpackhi_epi16(ab_low, cd_low);
+                *q2 = _mm512_unpacklo_epi16(ab_high, cd_high);
+                *q3 = _mm512_unpackhi_epi16(ab_high, cd_high);
             }
-            for q in 0..4 {
-                for (i, line) in q8::transpose(dwords.map(|row| row[q])).into_iter().enumerate() {
+            for (q, dwords) in dwords.iter().enumerate() {
+                for (i, line) in q8::transpose(*dwords).into_iter().enumerate() {
                     *weights.add(s * INDICES + 16 * (i / 4) + 4 * q + i % 4) = line;
                 }
             }
