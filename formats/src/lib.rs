@@ -12,6 +12,7 @@ pub mod gguf;
 pub mod hash;
 pub mod layout;
 pub mod role;
+pub mod rotation;
 pub mod size;
 pub mod source;
 pub mod target;

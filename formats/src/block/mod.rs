@@ -1,6 +1,7 @@
 //! Block types: the tensor types a GGUF can hold, their sizes, and one scalar truth for each codec.
 
 mod dequantize;
+pub mod e8;
 pub mod finite;
 pub mod fp16;
 pub mod fp4;
