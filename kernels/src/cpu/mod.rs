@@ -25,6 +25,7 @@ mod norm;
 mod pool;
 mod q8;
 mod rope;
+mod rotate;
 mod scratch;
 
 pub use attention::{AttentionShape, attention};
@@ -36,3 +37,4 @@ pub use norm::{rms_norm, softmax};
 pub use pool::Pool;
 pub use q8::Q8Rows;
 pub use rope::{RopeAngles, RopeScaling, RopeStyle, RopeTable, rope};
+pub use rotate::rotate;

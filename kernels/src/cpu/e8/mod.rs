@@ -6,7 +6,8 @@
 
 use std::ops::Range;
 
-use gantry_formats::block::iq3xxs_grid;
+pub(super) use gantry_formats::block::e8::{BYTES, INDICES, LEN, SCALE, WORDS};
+use gantry_formats::block::{e8::step, iq3xxs_grid};
 use half::f16;
 
 use super::disjoint::Disjoint;
@@ -23,16 +24,6 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
-/// Weights of a super-block.
-pub(super) const LEN: usize = 256;
-/// Bytes of a super-block's codebook indices, one per 4 weights.
-pub(super) const INDICES: usize = LEN / 4;
-/// Bytes of a super-block's words, 4 per 32 weights.
-pub(super) const WORDS: usize = LEN / 8;
-/// Bytes of a super-block's fp16 scale.
-pub(super) const SCALE: usize = 2;
-/// Bytes of a super-block.
-pub(super) const BYTES: usize = INDICES + WORDS + SCALE;
 /// Sub-blocks of a super-block.
 const SUBS: usize = LEN / BLOCK;
 
@@ -121,7 +112,7 @@ impl<'a> Weights<'a> {
         let (mut weights, mut scales) = ([0; LEN], [0.0; SUBS]);
         for (s, word) in words.as_chunks::<4>().0.iter().enumerate() {
             let word = u32::from_le_bytes(*word);
-            scales[s] = d * (0.5 + (word >> 28) as f32) * 0.5 * 0.5;
+            scales[s] = step(d, (word >> 28) as u8) * 0.5;
             for (l, eight) in weights[s * BLOCK..][..BLOCK].as_chunks_mut::<8>().0.iter_mut().enumerate() {
                 let seven = word >> (7 * l) & 0x7f;
                 let signs = seven | (seven.count_ones() & 1) << 7;
