@@ -165,16 +165,17 @@ unsafe fn direct(job: &Job<'_>, first: usize) {
             let words = load_words(job, i);
             let signs = signs(words);
             let indices: &[u8; INDICES] = job.weights.indices.at(i);
-            let mut dots = [words; SUBS];
-            for (sub, dot) in dots.iter_mut().enumerate() {
+            // Written out, not a loop: the compiler leaves one as it is, and its results in memory.
+            let dot = |sub: usize| {
                 let magnitudes = magnitudes(grid, &indices.as_chunks().0[sub]);
                 // SAFETY: a block has 32.
                 let x = unsafe { _mm256_loadu_si256(xs[sub].as_ptr().cast()) };
                 let x = _mm256_sign_epi8(x, factors(signs.as_chunks().0[sub]));
-                *dot = _mm256_madd_epi16(_mm256_maddubs_epi16(magnitudes, x), _mm256_set1_epi16(1));
-            }
+                _mm256_madd_epi16(_mm256_maddubs_epi16(magnitudes, x), _mm256_set1_epi16(1))
+            };
+            let sums = sums([dot(0), dot(1), dot(2), dot(3), dot(4), dot(5), dot(6), dot(7)]);
             let scale = _mm256_mul_ps(scales(words, *job.weights.scales.at(i)), x_scales);
-            *term = _mm256_mul_ps(_mm256_cvtepi32_ps(sums(dots)), scale);
+            *term = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), scale);
         }
         for term in transpose(terms) {
             acc = _mm256_add_ps(acc, term);
