@@ -1,28 +1,107 @@
-//! E8 against Q8_0 of the same shape, and the rotation: `cargo bench -p gantry-kernels --bench e8`, on
-//! `GANTRY_BENCH_THREADS` threads (1 unless set). The matrices exceed [`COLD`] bytes each, so weights come from
-//! memory; throughput is weights per second.
+//! E8 products beside Q8_0 ones of the same shape, and the rotation beside its scalar truth:
+//! `cargo bench -p gantry-kernels --bench e8`, on `GANTRY_BENCH_THREADS` threads (1 unless set).
+//!
+//! What is compared takes turns; the median and the fastest turn are given, the latter being what other processes
+//! disturb least. Rates are in 10⁹ weights per second and count a weight once for each token. `cold` matrices exceed
+//! the last-level cache, so that weights come from memory; `warm` ones fit the second-level cache.
 
 use std::hint::black_box;
-use std::time::Duration;
+use std::time::Instant;
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use gantry_formats::rotation;
 use gantry_kernels::cpu::*;
 
-/// More than the last-level cache.
-const COLD: usize = 64 << 20;
 const COLS: usize = 4096;
-/// 64 MiB of E8; Q8_0 has 2.8 times that.
-const ROWS: usize = COLD.div_ceil(COLS / 256 * 98).next_multiple_of(16);
+/// 64 MiB of E8, 178 MiB of Q8_0.
+const COLD_ROWS: usize = (64usize << 20).div_ceil(COLS / 256 * 98).next_multiple_of(16);
+/// 0.4 and 1.1 MB.
+const WARM_ROWS: usize = 256;
 
-fn threads() -> usize {
-    std::env::var("GANTRY_BENCH_THREADS").ok().and_then(|t| t.parse().ok()).unwrap_or(1)
+fn main() {
+    let threads = std::env::var("GANTRY_BENCH_THREADS").ok().and_then(|t| t.parse().ok()).unwrap_or(1);
+    let pool = Pool::new(threads);
+    println!("{threads} threads; 10⁹ weights/s: median (fastest)");
+    products(&pool, "warm", WARM_ROWS, &[1, 2, 3, 4, 8, 16], 201);
+    products(&pool, "cold", COLD_ROWS, &[1, 2, 4], 15);
+    println!("a row's rotation, µs: median (fastest)");
+    rotations(&pool);
+}
+
+fn products(pool: &Pool, place: &str, rows: usize, batches: &[usize], turns: usize) {
+    let supers = rows * COLS / 256;
+    let (indices, words, super_scales) = (noise(supers * 64), noise(supers * 32), scales(supers));
+    let mut blocks = noise(supers * 98);
+    blocks.chunks_exact_mut(98).for_each(|block| block[96..].copy_from_slice(&scales(1)));
+    let (quants, block_scales) = (noise(rows * COLS), scales(rows * COLS / 32));
+    let planar = MatrixView::e8_planar(rows, COLS, &indices, &words, &super_scales).expect("lengths agree");
+    let block98 = MatrixView::e8_block98(rows, COLS, &blocks).expect("lengths agree");
+    let split = MatrixView::q8_0_split(rows, COLS, &quants, &block_scales).expect("lengths agree");
+    for isa in Isa::available() {
+        for &tokens in batches {
+            let mut x = Q8Rows::new();
+            x.quantize(isa, pool, &input(tokens * COLS), COLS);
+            let mut y = vec![0f32; tokens * rows];
+            let mut multiply = |w: &MatrixView<'_>| {
+                let start = Instant::now();
+                gemm(isa, pool, w, Activations::Q8(&x), black_box(&mut y));
+                start.elapsed().as_secs_f64()
+            };
+            // Plain Rust is there to define, not to be fast.
+            let turns = if isa == Isa::PORTABLE { 3 } else { turns };
+            let mut seconds: [Vec<f64>; 3] = Default::default();
+            for _ in 0..turns {
+                for (seconds, w) in seconds.iter_mut().zip([&planar, &block98, &split]) {
+                    seconds.push(multiply(w));
+                }
+            }
+            let weights = (tokens * rows * COLS) as f64 / 1e9;
+            let rates = seconds.map(|seconds| {
+                let (median, fastest) = middle(seconds);
+                format!("{:6.2} ({:6.2})", weights / median, weights / fastest)
+            });
+            let [planar, block98, split] = rates;
+            let what = format!("{place} {rows} x {COLS}, {tokens} tokens, {}", isa.name());
+            println!("{what:36}  e8.planar {planar}  e8.block98 {block98}  q8_0.split {split}");
+        }
+    }
+}
+
+fn rotations(pool: &Pool) {
+    for cols in [2048, 2560, 4096, 7168] {
+        let mut x = input(cols);
+        let mut turn = |isa: Option<Isa>| {
+            let start = Instant::now();
+            match isa {
+                Some(isa) => rotate(isa, pool, black_box(&mut x), cols),
+                None => rotation::rotate(black_box(&mut x)).expect("a width of blocks"),
+            }
+            start.elapsed().as_secs_f64()
+        };
+        let kinds: Vec<_> = [None].into_iter().chain(Isa::available().into_iter().map(Some)).collect();
+        let mut seconds = vec![Vec::new(); kinds.len()];
+        for _ in 0..501 {
+            seconds.iter_mut().zip(&kinds).for_each(|(seconds, isa)| seconds.push(turn(*isa)));
+        }
+        let times = kinds.iter().zip(seconds).map(|(isa, seconds)| {
+            let (median, fastest) = middle(seconds);
+            let name = isa.map_or("scalar", Isa::name);
+            format!("  {name} {:.2} ({:.2})", median * 1e6, fastest * 1e6)
+        });
+        println!("{cols}{}", times.collect::<String>());
+    }
+}
+
+/// The median and the least.
+fn middle(mut seconds: Vec<f64>) -> (f64, f64) {
+    seconds.sort_by(f64::total_cmp);
+    (seconds[seconds.len() / 2], seconds[0])
 }
 
 fn noise(n: usize) -> Vec<u8> {
     (0..n).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29) as u8).collect()
 }
 
-/// fp16 2^-9 each: activations keep their size.
+/// fp16 2^-9 each: nothing overflows or becomes subnormal.
 fn scales(n: usize) -> Vec<u8> {
     0x1800u16.to_le_bytes().repeat(n)
 }
@@ -30,43 +109,3 @@ fn scales(n: usize) -> Vec<u8> {
 fn input(n: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).collect()
 }
-
-fn products(c: &mut Criterion) {
-    let pool = Pool::new(threads());
-    let supers = ROWS * COLS / 256;
-    let (indices, words, super_scales) = (noise(supers * 64), noise(supers * 32), scales(supers));
-    let mut blocks = noise(supers * 98);
-    blocks.chunks_exact_mut(98).for_each(|block| block[96..].copy_from_slice(&0x1800u16.to_le_bytes()));
-    let (quants, q_scales) = (noise(ROWS * COLS), scales(ROWS * COLS / 32));
-    let matrices = [
-        ("e8.planar", MatrixView::e8_planar(ROWS, COLS, &indices, &words, &super_scales)),
-        ("e8.block98", MatrixView::e8_block98(ROWS, COLS, &blocks)),
-        ("q8_0.split", MatrixView::q8_0_split(ROWS, COLS, &quants, &q_scales)),
-    ]
-    .map(|(name, matrix)| (name, matrix.expect("lengths agree")));
-    for tokens in [1, 2, 3, 4, 8, 16] {
-        let mut group = c.benchmark_group(format!("{COLS}->{ROWS} x {tokens}"));
-        group.throughput(Throughput::Elements((tokens * ROWS * COLS) as u64));
-        for isa in [Isa::avx2(), Isa::avx512()].into_iter().flatten() {
-            let mut x = Q8Rows::new();
-            x.quantize(isa, &pool, &input(tokens * COLS), COLS);
-            let mut y = vec![0f32; tokens * ROWS];
-            for (name, matrix) in &matrices {
-                group.bench_function(BenchmarkId::new(*name, isa.name()), |b| {
-                    b.iter(|| gemm(isa, &pool, matrix, Activations::Q8(&x), black_box(&mut y)))
-                });
-            }
-        }
-        group.finish();
-    }
-}
-
-criterion_group! {
-    name = benches;
-    config = Criterion::default()
-        .sample_size(10)
-        .warm_up_time(Duration::from_millis(300))
-        .measurement_time(Duration::from_secs(1));
-    targets = products
-}
-criterion_main!(benches);

@@ -107,7 +107,7 @@ impl<'a> MatrixView<'a> {
 
     /// Layout `e8.planar`: `indices` u8 `[rows][cols/4]`, `words` little-endian u32 `[rows][cols/32]`, `scales`
     /// little-endian fp16 `[rows][cols/256]`. Where the layout is rotated, the matrix is W·Q, and its product wants
-    /// activations that [`super::rotate`] has seen.
+    /// activations that [`super::rotate()`] has seen.
     pub fn e8_planar(
         rows: usize,
         cols: usize,

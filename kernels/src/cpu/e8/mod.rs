@@ -1,8 +1,8 @@
 //! The product of E8 weights with activations quantized per 32, in the order that [`super::matrix::gemm`] states.
 //!
 //! A weight is ±g·s: g the codebook's 4..62, an int8, and one scale s = d·(0.5 + c)·0.5·0.5 per 32 columns, exact
-//! in f32 (16 significant bits, no less than 2⁻²⁸). So a sub-block of 32 is a Q8_0 block with another scale: its sum
-//! is an integer, and what is left is the chain of f32 operations of [`super::q8`].
+//! in f32 (16 significant bits, no less than 2⁻²⁷). So a sub-block of 32 is a Q8_0 block with another scale: its
+//! sum is an integer, and what is left is the chain of f32 operations of [`super::q8`].
 
 use std::ops::Range;
 

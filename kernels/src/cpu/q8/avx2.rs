@@ -1,7 +1,7 @@
 //! AVX2: |w| unsigned times x with w's sign, pairs to i16, pairs to i32.
 //!
 //! 2 · 128 · 127 = 32,512 fits i16, so nothing saturates while no quantized activation is -128, which
-//! [`Q8Rows`](super::Q8Rows) promises.
+//! [`Q8Rows`] promises.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
