@@ -6,6 +6,7 @@ use gantry_formats::block::{GgmlType, dequantize};
 use gantry_formats::layout::{Order, Scales};
 use half::{bf16, f16};
 
+use super::e8;
 use super::int8::{self, MAX_COLS};
 use super::product::ActivationKind;
 use super::q8::BLOCK;
@@ -19,7 +20,7 @@ pub enum MatrixError {
     /// A plane has another length than rows × columns ask for.
     #[error("the {plane} of a {rows} x {cols} matrix need {need} bytes, not {have}")]
     Length {
-        /// Which plane: `weights`, `quants` or `scales`.
+        /// Which plane: `weights`, `quants`, `scales`, `indices`, `words` or `blocks`.
         plane: &'static str,
         /// Rows (n_out).
         rows: usize,
@@ -64,6 +65,12 @@ pub enum MatrixError {
         /// Columns (n_in).
         cols: usize,
     },
+    /// The layout stores super-blocks of 256 columns.
+    #[error("{cols} columns are not a multiple of {}, the weights of an E8 super-block", e8::LEN)]
+    SuperBlocks {
+        /// Columns (n_in).
+        cols: usize,
+    },
     /// The shape overflows or has a zero.
     #[error("no {rows} x {cols} matrix")]
     Shape {
@@ -92,6 +99,7 @@ pub(super) enum Data<'a> {
     Bf16(&'a [u8]),
     I8(int8::Planes<'a>),
     Block { ty: GgmlType, bytes: &'a [u8] },
+    E8(e8::Weights<'a>),
 }
 
 impl<'a> MatrixView<'a> {
@@ -173,6 +181,34 @@ impl<'a> MatrixView<'a> {
         Ok(MatrixView { rows, cols, data: Data::Block { ty, bytes } })
     }
 
+    /// Layout `e8.planar`: `indices` u8 `[rows][cols/4]`, `words` little-endian u32 `[rows][cols/32]`, `scales`
+    /// little-endian fp16 `[rows][cols/256]`. Where the layout is rotated, the matrix is W·Q, and its product wants
+    /// activations that [`super::rotate()`] has seen.
+    pub fn e8_planar(
+        rows: usize,
+        cols: usize,
+        indices: &'a [u8],
+        words: &'a [u8],
+        scales: &'a [u8],
+    ) -> Result<Self, MatrixError> {
+        if !cols.is_multiple_of(e8::LEN) {
+            return Err(MatrixError::SuperBlocks { cols });
+        }
+        check("indices", rows, cols, cols / e8::LEN * e8::INDICES, indices)?;
+        check("words", rows, cols, cols / e8::LEN * e8::WORDS, words)?;
+        check("scales", rows, cols, cols / e8::LEN * e8::SCALE, scales)?;
+        Ok(MatrixView { rows, cols, data: Data::E8(e8::Weights::planar(indices, words, scales)) })
+    }
+
+    /// Layout `e8.block98`: super-blocks of 98 bytes, `[rows][cols/256]`; rotated as for [`MatrixView::e8_planar`].
+    pub fn e8_block98(rows: usize, cols: usize, bytes: &'a [u8]) -> Result<Self, MatrixError> {
+        if !cols.is_multiple_of(e8::LEN) {
+            return Err(MatrixError::SuperBlocks { cols });
+        }
+        check("blocks", rows, cols, (cols / e8::LEN).saturating_mul(e8::BYTES), bytes)?;
+        Ok(MatrixView { rows, cols, data: Data::E8(e8::Weights::block98(bytes)) })
+    }
+
     /// Rows: n_out.
     pub fn rows(&self) -> usize {
         self.rows
@@ -186,7 +222,7 @@ impl<'a> MatrixView<'a> {
     /// The kind of activations that it is multiplied with.
     pub fn activations(&self) -> ActivationKind {
         match self.data {
-            Data::Q8_0Split { .. } => ActivationKind::Q8,
+            Data::Q8_0Split { .. } | Data::E8(_) => ActivationKind::Q8,
             Data::F32(_) | Data::F16(_) | Data::Bf16(_) | Data::Block { .. } => ActivationKind::F32,
             Data::I8(planes) if planes.scales == Scales::Channel => ActivationKind::I8,
             Data::I8(_) => ActivationKind::Q8,
@@ -213,12 +249,17 @@ impl<'a> MatrixView<'a> {
                 Data::I8(planes.starting_at(range.start))
             }
             Data::Block { ty, bytes } => Data::Block { ty, bytes: cut(bytes, bytes.len() / self.rows) },
+            Data::E8(weights) => {
+                let supers = self.cols / e8::LEN;
+                Data::E8(weights.range(range.start * supers..range.end * supers))
+            }
         };
         MatrixView { rows: range.len(), cols: self.cols, data }
     }
 
     /// The values of one row (`cols` of them), exact: an embedding. `q8_0.split` and int8 layouts give scale ×
-    /// quant (rounded to f32 where the scale is one), GGUF blocks what ggml's decoder gives.
+    /// quant (rounded to f32 where the scale is one), GGUF blocks what ggml's decoder gives, E8
+    /// what is stored: of a rotated matrix the rotated values, a row of W·Q.
     ///
     /// # Panics
     /// Where the row does not exist or `out` has another length.
@@ -253,6 +294,7 @@ impl<'a> MatrixView<'a> {
             Data::Bf16(bytes) => {
                 out.iter_mut().zip(two(bytes)).for_each(|(out, b)| *out = bf16::from_le_bytes(*b).to_f32());
             }
+            Data::E8(weights) => weights.dequantize(row * (self.cols / e8::LEN), out),
         }
     }
 }

@@ -14,6 +14,7 @@ compile_error!("weights are read where they lie, and they are little-endian");
 
 mod attention;
 mod disjoint;
+mod e8;
 mod float;
 mod grouped;
 mod int8;
@@ -27,6 +28,7 @@ mod pool;
 mod product;
 mod q8;
 mod rope;
+mod rotate;
 mod route;
 mod scratch;
 
@@ -42,4 +44,5 @@ pub use pool::Pool;
 pub use product::{ActivationKind, Activations, gemm};
 pub use q8::Q8Rows;
 pub use rope::{RopeAngles, RopeScaling, RopeStyle, RopeTable, rope};
+pub use rotate::rotate;
 pub use route::{ExpertOutputs, Gating, Routing, route, route_given, weighted_sum};

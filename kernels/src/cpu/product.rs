@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::disjoint::Disjoint;
+use super::e8;
 use super::float::{self, Element};
 use super::int8::{self, I8Rows, I8Slice};
 use super::isa::Isa;
@@ -29,7 +30,7 @@ pub enum Activations<'a> {
 pub enum ActivationKind {
     /// [`Activations::F32`]: for `raw.*` and `gguf.*`.
     F32,
-    /// [`Activations::Q8`]: for `q8_0.split` and int8 layouts with a scale per 32.
+    /// [`Activations::Q8`]: for `q8_0.split`, `e8.*` and int8 layouts with a scale per 32.
     Q8,
     /// [`Activations::I8`]: for int8 layouts with a scale per row.
     I8,
@@ -80,6 +81,7 @@ impl<'a> Activations<'a> {
 /// - `q8_0.split`, and int8 layouts with a scale per 32: acc = 0; for block b ascending:
 ///   acc = acc + f32(Σ q_w·q_x) · (d_w·d_x). The integer sum is exact; each of the two products and the sum is
 ///   rounded to f32.
+/// - `e8.*`: the same, with d_w = d·(0.5 + c)·0.5·0.5 (exact) and the codebook's entries with their signs as q_w.
 /// - int8 layouts with a scale per row: (f32(Σ q_w·q_x) · d_x) · d_w. The integer sum is exact; its conversion
 ///   and each product is rounded to f32.
 /// - `raw.*`: weights widened to f32 (exact); lane j of 16 starts at +0 and takes k = j, j+16, … ascending,
@@ -149,6 +151,7 @@ impl<'a> Product<'a> {
                 let x = int8::Operand::Rows(x);
                 int8::tiles(isa, &int8::Job { rows, w, x, y }, tiles);
             }
+            (Data::E8(weights), Input::Q8(x)) => e8::tiles(isa, &e8::Job { rows, weights, x, y }, tiles),
             (Data::Block { .. }, Input::F32(x)) => self.blocks(isa, x, tiles),
             _ => unreachable!("`new` has compared the kinds"),
         }

@@ -125,6 +125,35 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn negate(self, a: F, which: u16) -> F {
+        lane!({
+            let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+            // The bit of a lane to the sign's place: set where it equals the mask, then cut to the sign.
+            let sign = |which: u16| {
+                let which = _mm256_and_si256(_mm256_set1_epi32(i32::from(which)), bits);
+                _mm256_castsi256_ps(_mm256_slli_epi32::<31>(_mm256_cmpeq_epi32(which, bits)))
+            };
+            [_mm256_xor_ps(a[0], sign(which)), _mm256_xor_ps(a[1], sign(which >> 8))]
+        })
+    }
+    #[inline(always)]
+    fn butterflies(self, [a, b]: F) -> F {
+        // Where v is, u - v is u + (-v), the same bits.
+        lane!({
+            let four = |a: __m256| {
+                let v = _mm256_setr_ps(0.0, -0.0, 0.0, -0.0, 0.0, -0.0, 0.0, -0.0);
+                let a = _mm256_add_ps(_mm256_permute_ps::<0b10_11_00_01>(a), _mm256_xor_ps(a, v));
+                let v = _mm256_setr_ps(0.0, 0.0, -0.0, -0.0, 0.0, 0.0, -0.0, -0.0);
+                let a = _mm256_add_ps(_mm256_permute_ps::<0b01_00_11_10>(a), _mm256_xor_ps(a, v));
+                let v = _mm256_setr_ps(0.0, 0.0, 0.0, 0.0, -0.0, -0.0, -0.0, -0.0);
+                _mm256_add_ps(_mm256_permute2f128_ps::<1>(a, a), _mm256_xor_ps(a, v))
+            };
+            let (a, b) = (four(a), four(b));
+            [_mm256_add_ps(a, b), _mm256_sub_ps(a, b)]
+        })
+    }
+
+    #[inline(always)]
     fn sum(self, a: F) -> f32 {
         lane!({
             let a = _mm256_add_ps(a[0], a[1]);

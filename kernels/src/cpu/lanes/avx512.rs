@@ -87,6 +87,34 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn negate(self, a: __m512, which: u16) -> __m512 {
+        lane!(_mm512_mask_xor_ps(a, which, a, _mm512_set1_ps(-0.0)))
+    }
+    #[inline(always)]
+    fn butterflies(self, a: __m512) -> __m512 {
+        // Where v is, u - v is u + (-v), the same bits.
+        lane!({
+            let v = _mm512_set1_ps(-0.0);
+            let a = _mm512_add_ps(
+                _mm512_permute_ps::<0b10_11_00_01>(a),
+                _mm512_mask_xor_ps(a, 0b1010_1010_1010_1010, a, v),
+            );
+            let a = _mm512_add_ps(
+                _mm512_permute_ps::<0b01_00_11_10>(a),
+                _mm512_mask_xor_ps(a, 0b1100_1100_1100_1100, a, v),
+            );
+            let a = _mm512_add_ps(
+                _mm512_shuffle_f32x4::<0b10_11_00_01>(a, a),
+                _mm512_mask_xor_ps(a, 0b1111_0000_1111_0000, a, v),
+            );
+            _mm512_add_ps(
+                _mm512_shuffle_f32x4::<0b01_00_11_10>(a, a),
+                _mm512_mask_xor_ps(a, 0b1111_1111_0000_0000, a, v),
+            )
+        })
+    }
+
+    #[inline(always)]
     fn sum(self, a: __m512) -> f32 {
         lane!({
             let a = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));

@@ -47,6 +47,11 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// Per lane the larger of |a| and |b|, compared as integers: NaN > infinity > every finite value.
     fn max_magnitude(self, a: Self::F, b: Self::F) -> Self::F;
 
+    /// Each lane negated where its bit of `which` is set.
+    fn negate(self, a: Self::F, which: u16) -> Self::F;
+    /// For len = 1, 2, 4, 8 every pair of lanes (u, v) at distance len becomes (u + v, u - v).
+    fn butterflies(self, a: Self::F) -> Self::F;
+
     /// Sum of the lanes: lanes i and i+8, then i and i+4, i+2, i+1.
     fn sum(self, a: Self::F) -> f32;
     /// [`Simd::sum`] of each of 16 vectors, in lane i that of vector i.

@@ -85,6 +85,20 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn negate(self, a: F, which: u16) -> F {
+        std::array::from_fn(|i| f32::from_bits(a[i].to_bits() ^ u32::from(which >> i & 1) << 31))
+    }
+    #[inline(always)]
+    fn butterflies(self, mut a: F) -> F {
+        for len in [1, 2, 4, 8] {
+            for i in (0..LANES).filter(|i| i & len == 0) {
+                (a[i], a[i + len]) = (a[i] + a[i + len], a[i] - a[i + len]);
+            }
+        }
+        a
+    }
+
+    #[inline(always)]
     fn sum(self, a: F) -> f32 {
         tree(a, |a, b| a + b)
     }

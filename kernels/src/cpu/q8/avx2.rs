@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use half::f16;
 
-use super::{BLOCK, Job};
+use super::{BLOCK, Job, Q8Slice};
 use crate::cpu::lanes::Avx2;
 use crate::cpu::matrix::TILE;
 use crate::cpu::scratch;
@@ -30,23 +30,44 @@ unsafe fn tile(job: &Job<'_>, tile: usize, scales: *mut f32) {
     let cols = job.x.cols();
     let blocks = cols / BLOCK;
     let (rows, live) = job.tile_rows(tile);
-    // SAFETY: every row of `rows` exists, with `cols` quants and `blocks` scales; the tile's y rows belong to
-    // this thread; a token has `cols` quants and `blocks` scales.
+    // SAFETY: every row of `rows` exists, with `cols` quants and `blocks` scales; the tile's `live` rows of y belong
+    // to this thread.
     unsafe {
         widen_scales(job.scales, rows, blocks, blocks, scales);
         let quants = rows.map(|row| job.quants.as_ptr().add(row * cols));
-        for token in 0..job.x.rows() {
-            let x = job.x.quants().as_ptr().add(token * cols);
-            let x_scales = job.x.scales().as_ptr().add(token * blocks);
-            let mut out = [0f32; TILE];
-            let low = *quants.first_chunk::<8>().expect("8 of 16");
-            _mm256_storeu_ps(out.as_mut_ptr(), eight(low, scales, x, x_scales, blocks));
-            if live > 8 {
-                let high = *quants.last_chunk::<8>().expect("8 of 16");
-                let sums = eight(high, scales.add(8), x, x_scales, blocks);
-                _mm256_storeu_ps(out.as_mut_ptr().add(8), sums);
+        products(job.x, quants, scales, |token| job.y.slice(token * job.rows + tile * TILE, live));
+    }
+}
+
+/// All tokens against 16 rows of int8; `out` has a token's outputs, one for each row that exists.
+///
+/// # Safety
+/// The features; `cols` bytes at each of `rows`; cols/32 × 16 f32 at `scales`.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(in crate::cpu) unsafe fn products<'a>(
+    x: Q8Slice<'_>,
+    rows: [*const u8; TILE],
+    scales: *const f32,
+    out: impl Fn(usize) -> &'a mut [f32],
+) {
+    let cols = x.cols();
+    let blocks = cols / BLOCK;
+    let low = *rows.first_chunk::<8>().expect("8 of 16");
+    let high = *rows.last_chunk::<8>().expect("8 of 16");
+    for token in 0..x.rows() {
+        let to = out(token);
+        // SAFETY: a token has `cols` quants and `blocks` scales; the rest is the caller's.
+        unsafe {
+            let xs = x.quants().as_ptr().add(token * cols);
+            let x_scales = x.scales().as_ptr().add(token * blocks);
+            let mut sums = [0f32; TILE];
+            _mm256_storeu_ps(sums.as_mut_ptr(), eight(low, scales, xs, x_scales, blocks));
+            if to.len() > 8 {
+                let high = eight(high, scales.add(8), xs, x_scales, blocks);
+                _mm256_storeu_ps(sums.as_mut_ptr().add(8), high);
             }
-            job.y.slice(token * job.rows + tile * TILE, live).copy_from_slice(&out[..live]);
+            to.copy_from_slice(&sums[..to.len()]);
         }
     }
 }

@@ -341,7 +341,7 @@ pub(in crate::cpu) unsafe fn widen_scales(
 /// 16 × 16 words: word j of vector i becomes word i of vector j.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn transpose(r: [__m512i; 16]) -> [__m512i; 16] {
+pub(in crate::cpu) fn transpose(r: [__m512i; 16]) -> [__m512i; 16] {
     // columns(g)[c]: in 128-bit lane l column 4l + c of rows 4g..4g + 4.
     macro_rules! columns {
         ($g:literal) => {{

@@ -10,6 +10,7 @@ use super::matrix::TILE;
 
 mod portable;
 mod quantize;
+pub(super) use portable::block_dot;
 pub use quantize::Q8Rows;
 pub(super) use quantize::Q8Slice;
 

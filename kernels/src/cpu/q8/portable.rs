@@ -30,7 +30,7 @@ pub(super) fn tiles(job: &Job<'_>, tiles: Range<usize>) {
 /// Σ w·x. Not inlined, so that its length is unknown: the loop stays one and becomes vector code, where 32
 /// unrolled steps stay scalar. A product of two int8 fits i16 and 32 of them i32; nothing wraps.
 #[inline(never)]
-fn block_dot(w: &[u8], x: &[i8]) -> i32 {
+pub(in crate::cpu) fn block_dot(w: &[u8], x: &[i8]) -> i32 {
     let products = w.iter().zip(x).map(|(&w, &x)| i16::from(w as i8).wrapping_mul(i16::from(x)));
     products.fold(0i32, |sum, product| sum.wrapping_add(i32::from(product)))
 }
