@@ -19,9 +19,9 @@ impl Rows {
         x
     }
 
-    /// Quants and fp16 scales per 32: those of the source where it has them, else of Q8_0.
-    fn blocks(&self) -> Vec<([i8; 32], [u8; 2])> {
-        if matches!(self.ty, GgmlType::Q8_0 | GgmlType::Q4_0 | GgmlType::Q5_0 | GgmlType::IQ4_NL) {
+    /// Quants and fp16 scales per 32: those of the source where its type is one of `kept`, else of Q8_0.
+    fn blocks(&self, kept: &[GgmlType]) -> Vec<([i8; 32], [u8; 2])> {
+        if kept.contains(&self.ty) {
             let size = self.ty.block_bytes() as usize;
             let blocks = self.bytes.chunks(size);
             // With a scale of one the values are the quants.
@@ -55,7 +55,7 @@ pub(super) fn check(layout: Layout, parts: &[Rows], found: &[u8], name: &str) {
             assert!(found == parts.iter().flat_map(|p| p.bytes.clone()).collect::<Vec<_>>(), "{name}");
         }
         Layout::Q8_0Split { plane_align } => {
-            let blocks: Vec<_> = parts.iter().flat_map(Rows::blocks).collect();
+            let blocks: Vec<_> = parts.iter().flat_map(|p| p.blocks(&[GgmlType::Q8_0])).collect();
             let mut want: Vec<u8> = blocks.iter().flat_map(|b| b.0.map(|q| q as u8)).collect();
             want.resize(want.len().next_multiple_of(plane_align as usize), 0);
             want.extend(blocks.iter().flat_map(|b| b.1));
@@ -82,13 +82,16 @@ pub(super) fn check(layout: Layout, parts: &[Rows], found: &[u8], name: &str) {
     }
 }
 
+/// Types that are int8 times fp16 per 32.
+const INT8: [GgmlType; 4] = [GgmlType::Q8_0, GgmlType::Q4_0, GgmlType::Q5_0, GgmlType::IQ4_NL];
+
 fn int8(layout: Layout, parts: &[Rows], cols: usize) -> Vec<u8> {
     let Layout::I8 { order, scales, .. } = layout else { unreachable!("asked for int8 only") };
     let mut rows: Vec<(Vec<i8>, Vec<u8>)> = Vec::new();
     for part in parts {
         match scales {
             Scales::Block32 => {
-                let blocks = part.blocks();
+                let blocks = part.blocks(&INT8);
                 for row in blocks.chunks(cols / 32) {
                     rows.push((
                         row.iter().flat_map(|b| b.0).collect(),
