@@ -67,6 +67,31 @@ fn rotation_scaling() {
     assert_exact("another base", Config { base: 500_000.0, ..Config::default() });
 }
 
+/// 7 experts, of which a token uses 3.
+fn experts() -> Config {
+    Config { experts: 7, used: 3, ff: 64, layers: 2, ..Config::default() }
+}
+
+#[test]
+fn routed_experts() {
+    assert_exact("experts", experts());
+    assert_exact("gates and ups in one tensor", Config { gate_up: true, ..experts() });
+    assert_exact("bf16", Config { ty: GgmlType::BF16, ..experts() });
+    for how in [
+        How { banks: false, ..How::default() },
+        How { cards: 3, ..How::default() },
+        How { cards: 3, split_cards: true, fuse: false, ..How::default() },
+    ] {
+        let error = error_of(experts(), &how, &ModelOptions::default());
+        assert!(error < 1e-11, "banks {}, {} cards: {error:e}", how.banks, how.cards);
+    }
+    for banks in [true, false] {
+        let config = Config { ty: GgmlType::Q8_0, vocab: 64, ..experts() };
+        let error = error_of(config, &How { banks, ..How::default() }, &ModelOptions::default());
+        assert!(error < 1e-5, "q8_0, banks {banks}: {error:e}");
+    }
+}
+
 #[test]
 fn float_layouts_lose_nothing() {
     for ty in [GgmlType::F16, GgmlType::BF16] {
@@ -102,8 +127,10 @@ fn several_cards_and_their_own_files_change_nothing() {
 
 #[test]
 fn the_bits_are_the_same_for_any_batch_and_any_threads() {
-    for ty in [GgmlType::F32, GgmlType::Q8_0, GgmlType::BF16] {
-        let model = oracle::Model::random(Config { ty, vocab: 64, tied: false, ..Config::default() }, 3);
+    let dense = [GgmlType::F32, GgmlType::Q8_0, GgmlType::BF16].map(|ty| (ty, Config::default()));
+    let sparse = [GgmlType::F32, GgmlType::Q8_0].map(|ty| (ty, experts()));
+    for (ty, config) in dense.into_iter().chain(sparse) {
+        let model = oracle::Model::random(Config { ty, vocab: 64, tied: false, ..config }, 3);
         let ids = tokens(61, model.config.vocab);
         let mut first: Option<Vec<u32>> = None;
         for threads in [1, 2, 3, 5] {

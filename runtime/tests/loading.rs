@@ -125,7 +125,7 @@ fn a_file_that_shrinks_after_it_was_opened_is_an_error_not_a_signal() {
 #[test]
 fn what_cannot_run_here_is_refused_by_reason() {
     type Case = (fn() -> How, &'static str);
-    let cases: [Case; 4] = [
+    let cases: [Case; 3] = [
         (
             || How {
                 edit: |m| {
@@ -136,7 +136,6 @@ fn what_cannot_run_here_is_refused_by_reason() {
             },
             "not runnable: blk.0.attn_q.weight",
         ),
-        (|| How { target: "cuda:sm_90".into(), ..How::default() }, "packed for cuda:sm_90, this is cpu"),
         (|| How { edit: |m| m.layouts[0].version = 2, ..How::default() }, "version 2"),
         (|| How { edit: |m| m.layouts[0].name = "i8.frag".into(), ..How::default() }, "i8.frag"),
     ];
@@ -148,7 +147,58 @@ fn what_cannot_run_here_is_refused_by_reason() {
 }
 
 #[test]
-fn an_unknown_architecture_and_experts_are_refused() {
+fn what_is_packed_for_another_device_runs_with_a_note() {
+    let logits = |target: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let how = How { target: target.into(), ..How::default() };
+        let model = load(&write(dir.path(), small(), &how), &ModelOptions::default()).unwrap();
+        let logits = model.session().unwrap().prefill(&[1, 2, 3]).unwrap().to_vec();
+        (logits, model.notes().to_vec())
+    };
+    let (here, none) = logits("cpu");
+    let (there, notes) = logits("cuda:sm_90");
+    assert_eq!((here, none), (there, Vec::new()));
+    assert_eq!(notes.len(), 1);
+    assert!(notes[0].contains("packed for cuda:sm_90") && notes[0].contains("--target cpu"), "{notes:?}");
+}
+
+#[test]
+fn experts_that_the_hyperparameters_misstate_are_refused() {
+    use gantry_formats::gguf::GgufWriter;
+    let model = oracle::Model::random(Config { experts: 4, used: 2, ..small() }, 1);
+    let refused = |pairs: &[(&str, u32)], banks: bool| {
+        let mut writer = GgufWriter::from_header(&model.header);
+        for &(key, value) in pairs {
+            writer.set(format!("llama.{key}"), gantry_formats::gguf::OwnedValue::from(value).view());
+        }
+        let header = writer.finish().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let how = How { banks, ..How::default() };
+        let path = packing::pack(dir.path(), &header, &model.tensors, &how);
+        let error = load(&path, &ModelOptions::default()).unwrap_err();
+        assert_eq!(error.exit(), Exit::Input, "{error}");
+        error.to_string()
+    };
+    for banks in [true, false] {
+        for (key, value, part) in [
+            ("expert_used_count", 0, "llama.expert_used_count is 0"),
+            ("expert_used_count", 5, "between 1 and 4"),
+            ("expert_count", 5, "ffn_gate_inp"),
+            ("expert_count", u32::MAX, "llama.expert_count"),
+            ("expert_group_count", 3, "a divisor of the 4 experts"),
+            ("expert_feed_forward_length", 16, "_exps.weight"),
+        ] {
+            let text = refused(&[(key, value)], banks);
+            assert!(text.contains(part), "{part:?} in {text}");
+        }
+        // One expert of each group of one: two groups must be used for two experts.
+        let text = refused(&[("expert_group_count", 4), ("expert_group_used_count", 1)], banks);
+        assert!(text.contains("between 1 and 1"), "{text}");
+    }
+}
+
+#[test]
+fn an_unknown_architecture_and_misstated_sizes_are_refused() {
     use gantry_formats::gguf::{GgufWriter, OwnedValue};
     let change = |key: &str, value: OwnedValue| {
         let model = oracle::Model::random(small(), 1);
@@ -161,9 +211,10 @@ fn an_unknown_architecture_and_experts_are_refused() {
     let error = change("general.architecture", "mamba".into());
     assert!(error.to_string().contains("\"mamba\" is unknown"), "{error}");
     assert_eq!(error.exit(), Exit::Incompatible);
+    // A dense model that claims experts.
     let error = change("llama.expert_count", 8u32.into());
-    assert!(error.to_string().contains("with experts"), "{error}");
-    assert_eq!(error.exit(), Exit::Incompatible);
+    assert!(error.to_string().contains("expert_used_count"), "{error}");
+    assert_eq!(error.exit(), Exit::Input);
     let error = change("llama.embedding_length", 48u32.into());
     assert!(error.to_string().contains("token_embd.weight"), "{error}");
     assert_eq!(error.exit(), Exit::Input);
@@ -189,10 +240,10 @@ fn a_layout_without_a_kernel_is_refused_before_weights_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let mut model = oracle::Model::random(small(), 1);
     let up = model.tensors.iter_mut().find(|t| t.name == "blk.0.ffn_down.weight").unwrap();
-    (up.ty, up.bytes) = (GgmlType::Q4_0, vec![0; 32 * 18]);
+    (up.ty, up.bytes) = (GgmlType::I32, vec![0; 32 * 32 * 4]);
     let (index, _) = model.header.find("blk.0.ffn_down.weight").unwrap();
     let mut writer = gantry_formats::gguf::GgufWriter::from_header(&model.header);
-    let header = writer.set_type(index, GgmlType::Q4_0).unwrap().finish().unwrap();
+    let header = writer.set_type(index, GgmlType::I32).unwrap().finish().unwrap();
     let path = packing::pack(dir.path(), &header, &model.tensors, &How::default());
     // A damaged weight would be found too, if weights were read.
     let mut bytes = std::fs::read(&path).unwrap();
@@ -200,7 +251,7 @@ fn a_layout_without_a_kernel_is_refused_before_weights_are_read() {
     bytes[card.offset as usize] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     let error = load(&path, &ModelOptions::default()).unwrap_err();
-    assert!(error.to_string().contains("no gemm kernel for layout gguf.q4_0"), "{error}");
+    assert!(error.to_string().contains("no gemm kernel for layout raw.i32"), "{error}");
     assert_eq!(error.exit(), Exit::Incompatible);
 }
 

@@ -108,26 +108,35 @@ fn tokenize_shows_ids() {
 
 #[test]
 fn perplexity_bench_devices_and_completions_answer() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = model(dir.path());
-    let document = dir.path().join("t.txt");
+    for experts in [0, 6] {
+        let dir = tempfile::tempdir().unwrap();
+        let model = oracle::Model::random(Config { experts, used: 2, ..config() }, 21);
+        commands_answer(
+            dir.path(),
+            &packing::pack(dir.path(), &model.header, &model.tensors, &How::default()),
+        );
+    }
+    let devices = gantry_run().arg("devices").assert().success().get_output().stdout.clone();
+    assert!(text(&devices).starts_with("cpu"));
+    gantry_run().args(["completions", "bash"]).assert().success();
+}
+
+fn commands_answer(dir: &Path, path: &Path) {
+    let document = dir.join("t.txt");
     std::fs::write(&document, "the quick brown fox ".repeat(10)).unwrap();
     let args = ["-c", "32", "--json"];
-    let output = gantry_run().arg("perplexity").arg(&path).arg("--text").arg(&document).args(args).assert();
+    let output = gantry_run().arg("perplexity").arg(path).arg("--text").arg(&document).args(args).assert();
     let answer: serde_json::Value = serde_json::from_slice(&output.success().get_output().stdout).unwrap();
     // 200 letters and BOS make 6 chunks of 32, 15 tokens of each scored.
     assert_eq!((&answer["chunks"], &answer["scored"]), (&6.into(), &90.into()));
     assert!(answer["perplexity"].as_f64().unwrap() > 1.0);
-    let short = gantry_run().arg("perplexity").arg(&path).arg("--text").arg(&document).assert();
+    let short = gantry_run().arg("perplexity").arg(path).arg("--text").arg(&document).assert();
     assert!(text(&short.code(2).get_output().stderr).contains("two whole contexts"));
 
     let args = ["-p", "8", "-n", "4", "-r", "2", "--json"];
-    let output = gantry_run().arg("bench").arg(&path).args(args).assert().success();
+    let output = gantry_run().arg("bench").arg(path).args(args).assert().success();
     let answer: serde_json::Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
     assert!(answer["decode"]["tokens_per_second"].as_f64().unwrap() > 0.0);
-    let devices = gantry_run().arg("devices").assert().success().get_output().stdout.clone();
-    assert!(text(&devices).starts_with("cpu"));
-    gantry_run().args(["completions", "bash"]).assert().success();
 }
 
 #[test]
@@ -282,8 +291,10 @@ fn a_signal_while_nothing_is_under_way_ends_at_once() {
 #[test]
 fn every_instruction_set_gives_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
-    for ty in [GgmlType::F32, GgmlType::BF16, GgmlType::Q8_0] {
-        let model = oracle::Model::random(Config { ty, vocab: 64, ..Config::default() }, 9);
+    let dense = [GgmlType::F32, GgmlType::BF16, GgmlType::Q8_0].map(|ty| (ty, 0));
+    for (ty, experts) in dense.into_iter().chain([(GgmlType::F32, 5), (GgmlType::Q8_0, 5)]) {
+        let config = Config { ty, vocab: 64, experts, used: 2, ..Config::default() };
+        let model = oracle::Model::random(config, 9);
         let path = packing::pack(dir.path(), &model.header, &model.tensors, &How::default());
         let run = |isa: &str| {
             let out = dir.path().join("l.f32");

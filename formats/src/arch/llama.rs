@@ -13,7 +13,7 @@ pub(super) const LLAMA: Architecture = Architecture {
     ],
     rope: RopeType::Norm,
     runs_dense: true,
-    runs_experts: false,
+    runs_experts: true,
     tensors: &[
         global("token_embd.weight", Required, &[Embd, Vocab]),
         global("output_norm.weight", Required, &[Embd]),

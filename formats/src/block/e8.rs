@@ -142,7 +142,7 @@ mod tests {
         let hex = |i: usize| u8::from_str_radix(&VECTOR[2 * i..2 * i + 2], 16).expect("hex");
         let block: [u8; BYTES] = std::array::from_fn(hex);
         let x = decode(&block);
-        for (got, want) in x.into_iter().zip([-0.88396072_f32, -0.17108917, 0.28514862, -0.74138641]) {
+        for (got, want) in x.into_iter().zip([-0.883_960_7_f32, -0.171_089_17, 0.285_148_62, -0.741_386_4]) {
             assert_eq!(got.to_bits(), want.to_bits(), "{got} {want}");
         }
     }

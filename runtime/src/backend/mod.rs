@@ -51,6 +51,10 @@ pub trait Backend: Send + Sync {
     fn describe(&self) -> String;
     /// Threads of the host that it works with.
     fn threads(&self) -> usize;
+    /// Whether it also runs what is packed for other families, as far as it has kernels for their layouts.
+    fn runs_others(&self) -> bool {
+        false
+    }
     /// Whether there is a kernel.
     fn takes(&self, step: StepKind, layout: Layout) -> bool;
     /// Refuses what no single layout tells: shapes that its kernels do not take.

@@ -20,7 +20,7 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
     let load = super::args::Load { context: Some(context), ..args.load };
     let model = opened::load(&container, &load)?;
     let mut session = model.session()?;
-    // Which tokens does not matter to a dense model; they only need to differ and to exist.
+    // Which tokens does not matter; they need to exist, and to differ, so that a model with experts uses many.
     let token = |i: usize| (i * 7919 % model.vocab()) as u32;
     let prompt: Vec<u32> = (0..args.prompt).map(token).collect();
     // Fills caches and brings the clock up.

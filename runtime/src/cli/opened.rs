@@ -23,6 +23,9 @@ pub(crate) fn load(container: &Container, load: &Load) -> anyhow::Result<Model> 
     let device = Device::cpu(load.threads)?;
     let model = Model::load(container, &device, &load.options())?;
     eprintln!("load:   {}", model.load_report());
+    for note in model.notes() {
+        eprintln!("note: {note}");
+    }
     if let Some(trained) = model.trained_context().filter(|&t| model.context() > t) {
         eprintln!(
             "note: a context of {} is longer than the {trained} the model was made for",

@@ -28,6 +28,14 @@ impl Arena {
         Ok(memory)
     }
 
+    /// An arena of these bytes.
+    #[cfg(test)]
+    pub(crate) fn of(bytes: &[u8]) -> io::Result<Self> {
+        let mut memory = Self::writable(bytes.len())?;
+        memory[..bytes.len()].copy_from_slice(bytes);
+        Self::sealed(memory, bytes.len())
+    }
+
     /// Closes a filled arena of `bytes` bytes for writing.
     pub(super) fn sealed(memory: MmapMut, bytes: usize) -> io::Result<Self> {
         Ok(Self { memory: memory.make_read_only()?, window: 0..bytes })

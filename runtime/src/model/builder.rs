@@ -1,25 +1,42 @@
 //! Collects the buffers and steps of a program.
 
-use super::program::{Buffer, BufferId, Columns, Format, Matrix, Rotation, Step, VectorId, activations_for};
+use super::program::{
+    self, Buffer, BufferId, Columns, ExpertMatrices, ExpertProduct, Format, Matrix, Rotation, Step, VectorId,
+    activations_for,
+};
+use gantry_formats::layout::Layout;
 use std::collections::HashMap;
 
-/// A program in the making. Buffers of the same name, width and format are the same buffer: layers take turns
+/// A program in the making. Buffers of the same name, shape and format are the same buffer: layers take turns
 /// with them.
 #[derive(Default)]
 pub(super) struct Builder {
     pub(super) buffers: Vec<Buffer>,
     pub(super) rotations: Vec<Rotation>,
     steps: Vec<Step>,
-    /// The quantized copy of a buffer's current content.
-    quantized: HashMap<usize, BufferId>,
+    /// What was made of a buffer's current content, for all matrices that want it so.
+    derived: HashMap<Derived, BufferId>,
+}
+
+/// A form of a buffer's content.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Derived {
+    of: usize,
+    rotated: bool,
+    format: Format,
 }
 
 impl Builder {
-    /// The buffer `name` of `width` values per row.
+    /// The buffer `name` of one row of `width` values per token.
     pub(super) fn buffer(&mut self, name: &'static str, width: usize, format: Format) -> BufferId {
-        let same = |b: &Buffer| b.name == name && b.width == width && b.format == format;
+        self.rows(name, 1, width, format)
+    }
+
+    /// The buffer `name` of `rows` rows of `width` values per token.
+    pub(super) fn rows(&mut self, name: &'static str, rows: usize, width: usize, format: Format) -> BufferId {
+        let same = |b: &Buffer| (b.name, b.rows, b.width, b.format) == (name, rows, width, format);
         let found = self.buffers.iter().position(same).unwrap_or_else(|| {
-            self.buffers.push(Buffer { name, width, format });
+            self.buffers.push(Buffer { name, rows, width, format });
             self.buffers.len() - 1
         });
         BufferId(found)
@@ -32,8 +49,9 @@ impl Builder {
 
     /// Appends a step.
     pub(super) fn push(&mut self, step: Step) {
-        if let Some(y) = written(&step) {
-            self.quantized.remove(&y.0);
+        for y in written(&step) {
+            // What was made of it is old, and so is what lay in it: two inputs of one shape share a buffer.
+            self.derived.retain(|d, id| d.of != y.0 && *id != y);
         }
         self.steps.push(step);
     }
@@ -45,13 +63,20 @@ impl Builder {
         y
     }
 
-    /// y = W x + bias, `x` in f32: it is quantized once for all products that want it so.
+    /// y = W x + bias, `x` in f32.
     pub(super) fn gemm(&mut self, weight: Matrix, bias: Option<VectorId>, x: BufferId, y: Columns) {
-        let x = match activations_for(weight.layout) {
-            Format::F32 => x,
-            Format::Q8 => self.quantize(x),
-        };
+        let x = self.input(x, weight.layout);
         self.push(Step::Gemm { weight, bias, x, y });
+    }
+
+    /// y = W x for each expert of a token, for each of `products`: weights, `x` in f32, `y`.
+    pub(super) fn experts(&mut self, ids: BufferId, products: Vec<(ExpertMatrices, BufferId, Columns)>) {
+        let products = products.into_iter().map(|(weights, x, y)| {
+            let x = self.input(x, weights.layout());
+            ExpertProduct { weights, x, y }
+        });
+        let products = products.collect();
+        self.push(Step::Experts { ids, products });
     }
 
     /// A rotation for [`Step::Rope`].
@@ -62,33 +87,59 @@ impl Builder {
 
     /// The steps so far; what follows starts a new list.
     pub(super) fn take_steps(&mut self) -> Vec<Step> {
-        self.quantized.clear();
+        self.derived.clear();
         std::mem::take(&mut self.steps)
     }
 
-    fn quantize(&mut self, x: BufferId) -> BufferId {
-        if let Some(&y) = self.quantized.get(&x.0) {
+    /// `x` as weights of `layout` take it, made once for all of them.
+    fn input(&mut self, x: BufferId, layout: Layout) -> BufferId {
+        let format = activations_for(layout);
+        let plain = if program::rotated(layout) {
+            self.derive(x, Derived { of: x.0, rotated: true, format: Format::F32 }, x)
+        } else {
+            x
+        };
+        match format {
+            Format::F32 => plain,
+            _ => self.derive(x, Derived { of: x.0, rotated: plain != x, format }, plain),
+        }
+    }
+
+    /// The form `wanted` of the buffer `x`, made from `from`.
+    fn derive(&mut self, x: BufferId, wanted: Derived, from: BufferId) -> BufferId {
+        if let Some(&y) = self.derived.get(&wanted) {
             return y;
         }
-        let y = self.buffer("quantized", self.buffers[x.0].width, Format::Q8);
-        // Two inputs of one width share the quantized buffer: the older content is gone.
-        self.quantized.retain(|_, &mut other| other != y);
-        self.push(Step::Quantize { x, y });
-        self.quantized.insert(x.0, y);
+        let name = match (wanted.rotated, wanted.format) {
+            (true, Format::F32) => "rotated",
+            (true, _) => "rotated and quantized",
+            (false, _) => "quantized",
+        };
+        let Buffer { rows, width, .. } = self.buffers[x.0];
+        let y = self.rows(name, rows, width, wanted.format);
+        self.push(match wanted.format {
+            Format::F32 => Step::Rotate { x: from, y },
+            _ => Step::Quantize { x: from, y },
+        });
+        self.derived.insert(wanted, y);
         y
     }
 }
 
-fn written(step: &Step) -> Option<BufferId> {
-    match *step {
+fn written(step: &Step) -> Vec<BufferId> {
+    match step {
         Step::Embed { y, .. }
         | Step::RmsNorm { y, .. }
         | Step::Quantize { y, .. }
+        | Step::Rotate { y, .. }
         | Step::Attention { y, .. }
         | Step::SiluMul { y, .. }
-        | Step::Add { y, .. } => Some(y),
-        Step::Gemm { y, .. } => Some(y.buffer),
+        | Step::Mix { y, .. }
+        | Step::Add { y, .. } => vec![*y],
+        Step::Gemm { y, .. } => vec![y.buffer],
+        Step::Route { ids, weights, .. } => vec![*ids, *weights],
+        Step::Experts { products, .. } => products.iter().map(|p| p.y.buffer).collect(),
         // Rotates in place what is read once, by the attention step that follows.
-        Step::Rope { q, .. } => Some(q.buffer),
+        Step::Rope { q, .. } => vec![q.buffer],
     }
 }

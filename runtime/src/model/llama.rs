@@ -1,17 +1,23 @@
-//! `llama`: RMS norms, rotated grouped-query attention, SwiGLU; output tied to the embeddings or not.
+//! `llama`: RMS norms, rotated grouped-query attention, SwiGLU, dense or as experts; output tied to the embeddings
+//! or not.
 //!
 //! ```text
 //! X = token_embd[token]
 //! for each layer:  q, k, v = W N(X; attn_norm) + b;  X += W_o attention(rope(q), rope(k), v) + b_o
 //!                  X += W_down (silu(W_gate N(X; ffn_norm)) · W_up N(X; ffn_norm))
+//!                  with experts: the experts' answer to N(X; ffn_norm), see `moe`
 //! logits = W_output N(X; output_norm)          N(x; w) = x / √(mean x² + eps) · w
 //! ```
 
 use super::builder::Builder;
-use super::program::{BufferId, CacheLayer, Columns, Format, Heads, Program, Rotation, Step, VectorId};
+use super::moe::Moe;
+use super::program::{
+    BufferId, CacheLayer, Columns, Format, Gating, Heads, Program, Rotation, Step, VectorId,
+};
 use super::weights::Weights;
-use crate::{Container, Result, RuntimeError};
-use gantry_formats::arch::{Architecture, Hparams, HparamsError, Metadata};
+use super::{SIZES, number, wrong};
+use crate::{Container, Result};
+use gantry_formats::arch::{Architecture, Hparams, Metadata};
 
 const EPS: &str = "attention.layer_norm_rms_epsilon";
 
@@ -19,7 +25,6 @@ const EPS: &str = "attention.layer_norm_rms_epsilon";
 struct Shape {
     embd: usize,
     blocks: usize,
-    ff: usize,
     rot: usize,
     eps: f32,
     heads: Heads,
@@ -27,15 +32,10 @@ struct Shape {
 
 impl Shape {
     fn read(h: &Hparams) -> Result<Self> {
-        let need = |value: Option<u64>, name: &str| -> Result<usize> {
-            let value = h.need(value, name)?;
-            let fits = usize::try_from(value).ok().filter(|&n| n > 0 && n < 1 << 31);
-            fits.ok_or_else(|| wrong(h, name, value.to_string(), "between 1 and 2^31".into()))
-        };
+        let need = |value, name| number(h, value, name, SIZES);
         let shape = Self {
             embd: need(h.embd, "embedding_length")?,
             blocks: need(h.blocks, "block_count")?,
-            ff: need(h.ff, "feed_forward_length")?,
             rot: need(h.rot, "rope.dimension_count")?,
             eps: h.at_least(h.need(h.rms_eps, EPS)?, 0.0, EPS)? as f32,
             heads: Heads {
@@ -60,11 +60,14 @@ impl Shape {
     }
 }
 
-fn wrong(h: &Hparams, name: &str, found: String, expected: String) -> RuntimeError {
-    HparamsError::Value { key: format!("{}.{name}", h.architecture), found, expected }.into()
+/// What stands between the attention and the next layer.
+enum FeedForward {
+    /// Of this many values.
+    Dense(usize),
+    Experts(Moe),
 }
 
-/// The program of a dense llama.
+/// The program of a llama.
 pub(super) fn build(
     container: &Container,
     arch: &Architecture,
@@ -74,7 +77,12 @@ pub(super) fn build(
     let shape = Shape::read(hparams)?;
     let mut weights = Weights::new(container);
     let mut b = Builder::default();
-    let Shape { embd, ff, eps, heads, .. } = shape;
+    let Shape { embd, eps, heads, .. } = shape;
+    let feed_forward = if hparams.experts > 0 {
+        FeedForward::Experts(Moe::read(hparams, meta, embd, Gating::Softmax, true)?)
+    } else {
+        FeedForward::Dense(number(hparams, hparams.ff, "feed_forward_length", SIZES)?)
+    };
     let (q_len, out_len) = (heads.query * heads.key_len, heads.query * heads.value_len);
     let (k_len, v_len) = (heads.kv * heads.key_len, heads.kv * heads.value_len);
 
@@ -105,11 +113,19 @@ pub(super) fn build(
 
         let norm = weights.vector(&name("ffn_norm.weight"), embd)?;
         let x = b.norm(residual, norm, eps);
-        let gate_up = b.buffer("gates and ups", 2 * ff, Format::F32);
-        projections(&mut b, &mut weights, x, ["ffn_gate", "ffn_up"].map(name), [ff, ff], gate_up)?;
-        let y = b.buffer("feed-forward", ff, Format::F32);
-        b.push(Step::SiluMul { x: gate_up, y });
-        project_back(&mut b, &mut weights, y, &name("ffn_down"), (embd, ff), residual)?;
+        match &feed_forward {
+            FeedForward::Dense(ff) => {
+                let gate_up = b.buffer("gates and ups", 2 * ff, Format::F32);
+                projections(&mut b, &mut weights, x, ["ffn_gate", "ffn_up"].map(name), [*ff; 2], gate_up)?;
+                let y = b.buffer("feed-forward", *ff, Format::F32);
+                b.push(Step::SiluMul { x: gate_up, y });
+                project_back(&mut b, &mut weights, y, &name("ffn_down"), (embd, *ff), residual)?;
+            }
+            FeedForward::Experts(moe) => {
+                let y = moe.routed(&mut b, &weights, layer, x, None)?;
+                b.push(Step::Add { x: y, y: residual });
+            }
+        }
     }
     let body = b.take_steps();
     let norm = weights.vector("output_norm.weight", embd)?;

@@ -2,14 +2,17 @@
 
 mod builder;
 mod llama;
+mod moe;
 pub mod program;
+#[cfg(test)]
+mod tests;
 mod weights;
 
 use crate::backend::{Executable, KvType, Settings};
 use crate::load::{LoadMode, LoadOptions, LoadReport, Progress, Verify};
 use crate::memory::{self, Need};
 use crate::{Container, Device, Result, RuntimeError, Session};
-use gantry_formats::arch::{self, Architecture, Hparams};
+use gantry_formats::arch::{self, Architecture, Hparams, HparamsError};
 use gantry_formats::gguf::Header;
 use program::Program;
 use std::sync::Arc;
@@ -65,6 +68,7 @@ struct Inner {
     executable: Box<dyn Executable>,
     report: LoadReport,
     need: Vec<Need>,
+    notes: Vec<String>,
     device: Device,
 }
 
@@ -72,7 +76,7 @@ impl Model {
     /// Checks that `container` can run on `device` and fits, then loads and verifies its weights.
     ///
     /// Everything that can be refused without the weights is refused before one of them is read: an incomplete
-    /// model, another target, an unknown architecture, a layout without a kernel, too little memory.
+    /// model, a target whose containers the device does not run, an unknown architecture, a layout without a kernel, too little memory.
     ///
     /// # Errors
     /// [`RuntimeError`] says which.
@@ -85,7 +89,7 @@ impl Model {
                 if why.is_empty() { "the model is incomplete" } else { &why }
             )));
         }
-        check_targets(container, device)?;
+        let notes = check_targets(container, device)?;
         let meta = header(container);
         let hparams = Hparams::read(meta);
         let arch = architecture(&hparams, &manifest.model.architecture)?;
@@ -109,7 +113,16 @@ impl Model {
         let (vocab, trained_context) = (program.vocab, program.context);
         let executable = device.backend().prepare(program, arenas)?;
         let device = device.clone();
-        Ok(Self(Arc::new(Inner { vocab, trained_context, settings, executable, report, need, device })))
+        Ok(Self(Arc::new(Inner {
+            vocab,
+            trained_context,
+            settings,
+            executable,
+            report,
+            need,
+            notes,
+            device,
+        })))
     }
 
     /// Size of the vocabulary: the width of a row of logits.
@@ -149,6 +162,11 @@ impl Model {
         &self.0.need
     }
 
+    /// What is worth telling of how it runs here, for people.
+    pub fn notes(&self) -> &[String] {
+        &self.0.notes
+    }
+
     /// The device it runs on.
     pub fn device(&self) -> &Device {
         &self.0.device
@@ -186,35 +204,56 @@ pub fn header(container: &Container) -> &Header {
 fn architecture(hparams: &Hparams, packed_as: &str) -> Result<&'static Architecture> {
     let name = if hparams.architecture.is_empty() { packed_as } else { &hparams.architecture };
     let refuse = |what: String| Err(RuntimeError::Incompatible(what));
-    let runs = || arch::ARCHITECTURES.iter().filter(|a| a.runs_dense).map(|a| a.name).collect::<Vec<_>>();
+    let form = if hparams.experts > 0 { "with experts" } else { "dense" };
+    let runs = |a: &Architecture| if hparams.experts > 0 { a.runs_experts } else { a.runs_dense };
+    let others = || arch::ARCHITECTURES.iter().filter(|a| runs(a)).map(|a| a.name).collect::<Vec<_>>();
     match arch::find(name) {
-        None => {
-            refuse(format!("architecture {name:?} is unknown to this program; it runs {}", runs().join(", ")))
-        }
-        Some(_) if hparams.experts > 0 => {
-            refuse(format!("this program does not run {name} with experts ({} of them) yet", hparams.experts))
-        }
-        Some(arch) if !arch.runs_dense => {
-            refuse(format!("this program does not run {name} yet; it runs {}", runs().join(", ")))
-        }
+        None => refuse(format!(
+            "architecture {name:?} is unknown to this program; {form} it runs {}",
+            others().join(", ")
+        )),
+        Some(arch) if !runs(arch) => refuse(format!(
+            "this program does not run {name} in the form {form} yet; so it runs {}",
+            others().join(", ")
+        )),
         Some(arch) => Ok(arch),
     }
 }
 
-fn check_targets(container: &Container, device: &Device) -> Result<()> {
+/// Sizes of matrices and buffers: up to this.
+const SIZES: usize = (1 << 31) - 1;
+
+/// The hyperparameter `name`, which must be there and between 1 and `most`.
+fn number(h: &Hparams, value: Option<u64>, name: &str, most: usize) -> Result<usize> {
+    let value = h.need(value, name)?;
+    let fits = usize::try_from(value).ok().filter(|n| (1..=most).contains(n));
+    fits.ok_or_else(|| wrong(h, name, value.to_string(), format!("between 1 and {most}")))
+}
+
+fn wrong(h: &Hparams, name: &str, found: String, expected: String) -> RuntimeError {
+    HparamsError::Value { key: format!("{}.{name}", h.architecture), found, expected }.into()
+}
+
+/// Refuses what is packed for devices whose containers this one does not run; gives what is worth telling of the
+/// others.
+fn check_targets(container: &Container, device: &Device) -> Result<Vec<String>> {
     let manifest = container.manifest();
     let family = device.backend().family();
-    let targets = manifest.cards.iter().map(|c| &c.target).chain([&manifest.target]);
-    for target in targets {
-        if target.split(':').next() != Some(family) {
+    let mut targets = manifest.cards.iter().map(|c| &c.target).chain([&manifest.target]);
+    let foreign = targets.find(|t| t.split(':').next() != Some(family));
+    match foreign {
+        None => Ok(Vec::new()),
+        Some(target) if device.backend().runs_others() => Ok(vec![format!(
+            "packed for {target}; the CPU reads it in that order, slower; gantry replan --target cpu"
+        )]),
+        Some(target) => {
             let source = manifest.sources.first().map_or("MODEL.gguf", |s| &s.file);
-            return Err(RuntimeError::Incompatible(format!(
+            Err(RuntimeError::Incompatible(format!(
                 "this container is packed for {target}, this is {family}; convert it for here: gantry convert \
                  {source} --target {family}"
-            )));
+            )))
         }
     }
-    Ok(())
 }
 
 fn check_kernels(program: &Program, device: &Device) -> Result<()> {

@@ -5,28 +5,35 @@
 //! it once as a device graph and replay it.
 
 use gantry_formats::arch::{RopeScaling, RopeType};
-use gantry_formats::layout::Layout;
+use gantry_formats::layout::{Layout, Scales};
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A buffer by its index in [`Program::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferId(pub usize);
 
 /// How a buffer holds its rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// f32 values.
     F32,
-    /// Signed bytes with one scale per 32 values: what `q8_0.split` weights are multiplied with.
+    /// Signed bytes with one scale per 32 values: what weights with a scale per block are multiplied with.
     Q8,
+    /// Signed bytes with one scale per row: what weights with a scale per channel are multiplied with.
+    I8,
+    /// Ids of experts, 32 bits each.
+    Ids,
 }
 
-/// Working memory: one row of `width` values for each token of a batch.
+/// Working memory: some rows of `width` values for each token of a batch.
 #[derive(Clone, Debug)]
 pub struct Buffer {
     /// For messages.
     pub name: &'static str,
+    /// Rows for each token: 1, or one for each expert that a token uses.
+    pub rows: usize,
     /// Values in a row.
     pub width: usize,
     /// How they are held.
@@ -48,7 +55,7 @@ pub struct Columns {
 #[derive(Clone, Debug)]
 pub struct Matrix {
     /// The tensor's name.
-    pub name: String,
+    pub name: Arc<str>,
     /// Card.
     pub card: usize,
     /// First byte of the stored matrix inside the card's arena.
@@ -61,6 +68,99 @@ pub struct Matrix {
     pub cols: usize,
     /// How the bytes are ordered.
     pub layout: Layout,
+}
+
+/// One matrix of every expert of a layer, by expert: alike in layout, rows and columns, each where its card has it.
+#[derive(Clone, Debug)]
+pub struct ExpertMatrices(Vec<Matrix>);
+
+impl ExpertMatrices {
+    /// `None` where there are none, or where they are not alike.
+    pub fn new(matrices: Vec<Matrix>) -> Option<Self> {
+        let alike = |w: &[Matrix]| {
+            let [a, b] = [&w[0], &w[1]].map(|m| (m.layout, m.rows.len(), m.cols));
+            a == b
+        };
+        (!matrices.is_empty() && matrices.windows(2).all(alike)).then_some(Self(matrices))
+    }
+
+    /// The matrix of `expert`.
+    pub fn get(&self, expert: usize) -> Option<&Matrix> {
+        self.0.get(expert)
+    }
+
+    /// All of them, by expert.
+    pub fn iter(&self) -> std::slice::Iter<'_, Matrix> {
+        self.0.iter()
+    }
+
+    /// One matrix for each expert of both, stacked, where they were fused in this order; else `None`.
+    pub fn fused(&self, below: &Self) -> Option<Self> {
+        let joined = self.iter().zip(below.iter()).map(|(a, b)| {
+            let follows = (a.card, a.offset, a.rows.end) == (b.card, b.offset, b.rows.start);
+            follows.then(|| Matrix { rows: a.rows.start..b.rows.end, ..a.clone() })
+        });
+        Self::new(joined.collect::<Option<Vec<_>>>()?)
+    }
+
+    /// How their bytes are ordered.
+    pub fn layout(&self) -> Layout {
+        self.0[0].layout
+    }
+
+    /// Rows of each: values that come out.
+    pub fn rows(&self) -> usize {
+        self.0[0].rows.len()
+    }
+
+    /// Columns of each: values that go in.
+    pub fn cols(&self) -> usize {
+        self.0[0].cols
+    }
+}
+
+/// How a router's logits become experts and their weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Routing {
+    /// Experts: logits of a token.
+    pub experts: usize,
+    /// Experts that a token uses.
+    pub used: usize,
+    /// From logits to probabilities.
+    pub gating: Gating,
+    /// Groups that the experts are in, in order; 1 where all compete with all.
+    pub groups: usize,
+    /// Groups that a token chooses from: those whose two best experts have the largest sum.
+    pub groups_used: usize,
+    /// Whether the weights of a token are divided by their sum.
+    pub normalize: bool,
+    /// Factor of the weights.
+    pub scale: f32,
+}
+
+/// How logits become probabilities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gating {
+    /// Softmax over all experts.
+    Softmax,
+    /// 1 / (1 + e^−x).
+    Sigmoid,
+    /// √ln(1 + e^x).
+    SqrtSoftplus,
+    /// The logits themselves, with a softmax over those that were chosen.
+    SoftmaxWeight,
+}
+
+/// One product of [`Step::Experts`].
+#[derive(Clone, Debug)]
+pub struct ExpertProduct {
+    /// The weights.
+    pub weights: ExpertMatrices,
+    /// Read, in the format that the weights' layout takes: a row for each token that all its experts take, or one
+    /// for each expert of a token.
+    pub x: BufferId,
+    /// Written: a row for each expert of a token.
+    pub y: Columns,
 }
 
 /// A small vector by its index in [`Program::vectors`]: a norm's weights, a bias, rotation factors. Stored as one
@@ -119,11 +219,18 @@ pub enum Step {
         /// Written.
         y: BufferId,
     },
-    /// y = x in blocks of 32 signed bytes with a scale.
+    /// y = x in signed bytes with scales.
     Quantize {
         /// Read, [`Format::F32`].
         x: BufferId,
-        /// Written, [`Format::Q8`].
+        /// Written, [`Format::Q8`] or [`Format::I8`].
+        y: BufferId,
+    },
+    /// y = x with each row rotated as the rows of rotated weights were: their product is that of the unrotated.
+    Rotate {
+        /// Read.
+        x: BufferId,
+        /// Written.
         y: BufferId,
     },
     /// y = W x + bias, into some columns of a buffer: parts that were not fused when they were packed lie side by
@@ -171,6 +278,36 @@ pub enum Step {
         /// Written.
         y: BufferId,
     },
+    /// The experts of each token, best first, and their weights.
+    Route {
+        /// The rule.
+        routing: Routing,
+        /// Read: a logit for each expert.
+        logits: BufferId,
+        /// Added to probabilities where experts are chosen, and only there.
+        bias: Option<VectorId>,
+        /// Written, [`Format::Ids`].
+        ids: BufferId,
+        /// Written.
+        weights: BufferId,
+    },
+    /// y = W x for every token and every expert of it, for one matrix of the experts or several that are read
+    /// together.
+    Experts {
+        /// The experts of each token.
+        ids: BufferId,
+        /// The products.
+        products: Vec<ExpertProduct>,
+    },
+    /// y = Σ weight · x over the experts of each token, in the order in which they were chosen.
+    Mix {
+        /// Read: a row for each expert of a token.
+        x: BufferId,
+        /// Read.
+        weights: BufferId,
+        /// Written.
+        y: BufferId,
+    },
     /// y = y + x.
     Add {
         /// Read.
@@ -187,6 +324,8 @@ pub enum StepKind {
     Embed,
     /// [`Step::Gemm`].
     Gemm,
+    /// [`Step::Experts`].
+    Experts,
     /// Reading a small vector: weights of a norm, a bias.
     Vector,
 }
@@ -196,6 +335,7 @@ impl fmt::Display for StepKind {
         f.pad(match self {
             Self::Embed => "embed",
             Self::Gemm => "gemm",
+            Self::Experts => "experts",
             Self::Vector => "vector",
         })
     }
@@ -240,12 +380,18 @@ pub struct Program {
 impl Program {
     /// Every stored tensor with the kind of step that reads it.
     pub fn tensors(&self) -> impl Iterator<Item = (StepKind, &Matrix)> {
-        let matrices = self.body.iter().chain(&self.head).filter_map(|step| match step {
+        let steps = self.body.iter().chain(&self.head);
+        let single = steps.clone().filter_map(|step| match step {
             Step::Embed { table, .. } => Some((StepKind::Embed, table)),
             Step::Gemm { weight, .. } => Some((StepKind::Gemm, weight)),
             _ => None,
         });
-        matrices.chain(self.vectors.iter().map(|v| (StepKind::Vector, v)))
+        let products = steps.filter_map(|step| match step {
+            Step::Experts { products, .. } => Some(products),
+            _ => None,
+        });
+        let experts = products.flatten().flat_map(|p| p.weights.iter()).map(|m| (StepKind::Experts, m));
+        single.chain(experts).chain(self.vectors.iter().map(|v| (StepKind::Vector, v)))
     }
 
     /// Values that the cache keeps for one position, over all layers.
@@ -257,7 +403,16 @@ impl Program {
 /// The format of activations that weights of this layout are multiplied with.
 pub fn activations_for(layout: Layout) -> Format {
     match layout {
-        Layout::Q8_0Split { .. } => Format::Q8,
-        _ => Format::F32,
+        Layout::Raw(_) | Layout::Block(_) => Format::F32,
+        Layout::Q8_0Split { .. }
+        | Layout::E8Block98 { .. }
+        | Layout::E8Planar { .. }
+        | Layout::I8 { scales: Scales::Block32, .. } => Format::Q8,
+        Layout::I8 { scales: Scales::Channel, .. } => Format::I8,
     }
+}
+
+/// Whether weights of this layout want their input rotated.
+pub fn rotated(layout: Layout) -> bool {
+    matches!(layout, Layout::E8Block98 { rotated: true } | Layout::E8Planar { rotated: true, .. })
 }

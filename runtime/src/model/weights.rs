@@ -1,17 +1,23 @@
 //! Finds the tensors that an architecture asks for among those that are stored, whatever they were fused with.
 
-use super::program::{Matrix, VectorId};
+use super::program::{ExpertMatrices, Matrix, VectorId};
 use crate::{Container, Result, RuntimeError};
-use gantry_formats::container::StoredTensor;
+use gantry_formats::container::{Bank, BankMatrix, StoredTensor};
 use gantry_formats::layout::Layout;
 use gantry_formats::size;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
+
+/// A matrix of a bank, and the rows of one expert's matrix that hold a source tensor's.
+type Banked<'a> = (&'a Bank, &'a BankMatrix, Range<u64>);
 
 /// Source tensors by name, with the rows of the stored matrix that hold them.
 pub(super) struct Weights<'a> {
     container: &'a Container,
     by_name: HashMap<&'a str, (&'a StoredTensor, Range<u64>)>,
+    /// The same for experts in banks, by card.
+    banked: HashMap<&'a str, Vec<Banked<'a>>>,
     vectors: Vec<Matrix>,
 }
 
@@ -38,12 +44,25 @@ impl<'a> Weights<'a> {
                 by_name.insert(&alias.name, found);
             }
         }
-        Self { container, by_name, vectors: Vec::new() }
+        let mut banked: HashMap<&str, Vec<_>> = HashMap::new();
+        for (bank, matrix) in manifest.banks.iter().flat_map(|b| b.matrices.iter().map(move |m| (b, m))) {
+            let mut row = 0;
+            for part in &matrix.parts {
+                let [from, to] = part.rows;
+                let range = row..row + (to - from);
+                row = range.end;
+                let source = &manifest.source_tensors[part.source as usize];
+                if from == 0 && Some(to) == source.dims.get(1).copied() && part.cols.is_none() {
+                    banked.entry(source.name.as_str()).or_default().push((bank, matrix, range));
+                }
+            }
+        }
+        Self { container, by_name, banked, vectors: Vec::new() }
     }
 
     /// Whether there is a tensor of this name.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.by_name.contains_key(name)
+        self.by_name.contains_key(name) || self.banked.contains_key(name)
     }
 
     /// Columns of the tensor, the source's `ne0`, and its rows.
@@ -77,6 +96,35 @@ impl<'a> Weights<'a> {
         let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(None) };
         let (tensor, _) = self.find(names[0])?;
         self.rows_of(tensor, first.rows.start..last.rows.end, cols, &tensor.name).map(Some)
+    }
+
+    /// The matrices called `name` of `count` experts, each `[rows][cols]`: from banks, or stacked in one tensor.
+    pub(super) fn experts(
+        &self,
+        name: &str,
+        count: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<ExpertMatrices> {
+        let fault = |what: String| RuntimeError::Tensor { tensor: name.into(), what };
+        let matrices = match self.banked.get(name) {
+            Some(banks) => banked(name, banks, self.container.layouts(), (count, rows, cols))?,
+            None => {
+                let stacked = self.matrix(name, rows.saturating_mul(count), cols)?;
+                let tile = stacked.layout.row_tile();
+                let whole = |n: usize| (n as u64).is_multiple_of(tile);
+                if !whole(rows) || !whole(stacked.rows.start) {
+                    let what =
+                        format!("experts of {rows} rows cut through the tiles of {tile} rows of its layout");
+                    return Err(fault(what));
+                }
+                let start = |e: usize| stacked.rows.start + e * rows;
+                (0..count).map(|e| Matrix { rows: start(e)..start(e) + rows, ..stacked.clone() }).collect()
+            }
+        };
+        ExpertMatrices::new(matrices).ok_or_else(|| {
+            fault("its layout differs between cards; the experts of a layer must agree".into())
+        })
     }
 
     /// The vector called `name` of `len` values.
@@ -124,6 +172,49 @@ impl<'a> Weights<'a> {
     fn layout(&self, tensor: &StoredTensor) -> Layout {
         self.container.layouts()[tensor.layout as usize]
     }
+}
+
+/// The matrix of each expert from its bank; of several copies the first card's.
+fn banked(
+    name: &str,
+    banks: &[Banked<'_>],
+    layouts: &[Layout],
+    (count, rows, cols): (usize, usize, usize),
+) -> Result<Vec<Matrix>> {
+    let fault = |what: String| RuntimeError::Tensor { tensor: name.into(), what };
+    let shared: Arc<str> = name.into();
+    let mut found: HashMap<u32, Matrix> = HashMap::new();
+    for (bank, matrix, range) in banks {
+        let stored = matrix.shape.first().copied().unwrap_or(0);
+        let width = addressable(name, matrix.shape.last().copied().unwrap_or(0))?;
+        let start = addressable(name, range.start)?;
+        let have = (addressable(name, range.end - range.start)?, width);
+        if have != (rows, cols) {
+            return Err(wrong_shape(name, have, (rows, cols)));
+        }
+        for (slot, &expert) in bank.experts.iter().enumerate() {
+            // Opening a container checks that every slot lies in its segment, so nothing overflows here.
+            let offset = bank.offset + slot as u64 * bank.stride + matrix.offset;
+            let one = Matrix {
+                name: Arc::clone(&shared),
+                card: bank.card as usize,
+                offset: addressable(name, offset)?,
+                stored_rows: addressable(name, stored)?,
+                rows: start..start + rows,
+                cols,
+                layout: layouts[matrix.layout as usize],
+            };
+            found.entry(expert).or_insert(one);
+        }
+    }
+    if found.len() != count {
+        return Err(fault(format!(
+            "its banks hold {} experts, the hyperparameters say {count}",
+            found.len()
+        )));
+    }
+    let by_expert = (0..count as u32).map(|e| found.remove(&e));
+    by_expert.collect::<Option<Vec<_>>>().ok_or_else(|| fault("its banks lack an expert".into()))
 }
 
 fn addressable(name: &str, n: u64) -> Result<usize> {

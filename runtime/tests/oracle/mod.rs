@@ -17,6 +17,11 @@ pub struct Config {
     pub kv: usize,
     pub head: usize,
     pub ff: usize,
+    /// Experts of a layer, 0 in a dense model, and how many a token uses.
+    pub experts: usize,
+    pub used: usize,
+    /// One source tensor for the gates and ups of the experts.
+    pub gate_up: bool,
     pub layers: usize,
     pub base: f64,
     pub scaling: Scaling,
@@ -46,6 +51,9 @@ impl Default for Config {
             kv: 2,
             head: 16,
             ff: 96,
+            experts: 0,
+            used: 0,
+            gate_up: false,
             layers: 3,
             base: 10_000.0,
             scaling: Scaling::None,
@@ -60,6 +68,7 @@ impl Default for Config {
 }
 
 const EPS: f64 = 1e-5;
+const ROUTER: &str = "ffn_gate_inp";
 
 /// Source tensors, and their values as the source type holds them.
 pub struct Model {
@@ -126,9 +135,20 @@ impl Model {
             add("attn_v.weight", &[c.embd, kv]);
             add("attn_output.weight", &[q, c.embd]);
             add("ffn_norm.weight", &[c.embd]);
-            add("ffn_gate.weight", &[c.embd, c.ff]);
-            add("ffn_up.weight", &[c.embd, c.ff]);
-            add("ffn_down.weight", &[c.ff, c.embd]);
+            if c.experts > 0 {
+                add("ffn_gate_inp.weight", &[c.embd, c.experts]);
+                if c.gate_up {
+                    add("ffn_gate_up_exps.weight", &[c.embd, 2 * c.ff, c.experts]);
+                } else {
+                    add("ffn_gate_exps.weight", &[c.embd, c.ff, c.experts]);
+                    add("ffn_up_exps.weight", &[c.embd, c.ff, c.experts]);
+                }
+                add("ffn_down_exps.weight", &[c.ff, c.embd, c.experts]);
+            } else {
+                add("ffn_gate.weight", &[c.embd, c.ff]);
+                add("ffn_up.weight", &[c.embd, c.ff]);
+                add("ffn_down.weight", &[c.ff, c.embd]);
+            }
             if c.biases {
                 for (name, len) in [("attn_q", q), ("attn_k", kv), ("attn_v", kv), ("attn_output", c.embd)] {
                     add(&format!("{name}.bias"), &[len]);
@@ -160,7 +180,8 @@ impl Model {
                 n if n.contains("token_embd") => (0..count).map(|_| random.next()).collect(),
                 _ => (0..count).map(|_| spread * random.next()).collect(),
             };
-            let ty = if dims.len() == 1 { GgmlType::F32 } else { c.ty };
+            let exact = dims.len() == 1 || name.contains(ROUTER);
+            let ty = if exact { GgmlType::F32 } else { c.ty };
             let (bytes, held) = encode(ty, &raw);
             let dims: Vec<u64> = dims.iter().map(|&d| d as u64).collect();
             writer.tensor(&name, &dims, ty).unwrap();
@@ -206,10 +227,13 @@ impl Model {
                 let a = self.linear(&name("attn_output"), &attended);
                 x.iter_mut().zip(a).for_each(|(x, a)| *x += a);
                 let n = norm(&x, w(&name("ffn_norm.weight")));
-                let gate = self.linear(&name("ffn_gate"), &n);
-                let up = self.linear(&name("ffn_up"), &n);
-                let h: Vec<f64> = gate.iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
-                let f = self.linear(&name("ffn_down"), &h);
+                let f = if c.experts > 0 {
+                    self.experts(l, &n)
+                } else {
+                    let gate = self.linear(&name("ffn_gate"), &n);
+                    let up = self.linear(&name("ffn_up"), &n);
+                    self.linear(&name("ffn_down"), &swiglu(&gate, &up))
+                };
                 x.iter_mut().zip(f).for_each(|(x, f)| *x += f);
             }
             let n = norm(&x, w("output_norm.weight"));
@@ -219,11 +243,48 @@ impl Model {
         out
     }
 
-    /// W x + b; for Q8_0 with x rounded per 32 as the kernels round it.
+    /// Softmax over all experts, the best of them, their weights divided by their sum.
+    fn experts(&self, layer: usize, x: &[f64]) -> Vec<f64> {
+        let c = &self.config;
+        let name = |n: &str| format!("blk.{layer}.{n}");
+        let logits = self.linear(&name(ROUTER), x);
+        let e: Vec<f64> = logits.iter().map(|l| l.exp()).collect();
+        let mut order: Vec<usize> = (0..c.experts).collect();
+        order.sort_by(|&a, &b| e[b].total_cmp(&e[a]));
+        order.truncate(c.used);
+        let sum: f64 = order.iter().map(|&i| e[i]).sum();
+        let mut y = vec![0.0; c.embd];
+        for &expert in &order {
+            let part = |n: &str, rows: usize, x: &[f64]| {
+                let all = &self.values[&format!("{}.weight", name(n))];
+                self.product(&all[expert * rows * x.len()..][..rows * x.len()], x)
+            };
+            let (gate, up) = if c.gate_up {
+                let both = part("ffn_gate_up_exps", 2 * c.ff, x);
+                (both[..c.ff].to_vec(), both[c.ff..].to_vec())
+            } else {
+                (part("ffn_gate_exps", c.ff, x), part("ffn_up_exps", c.ff, x))
+            };
+            let answer = part("ffn_down_exps", c.embd, &swiglu(&gate, &up));
+            y.iter_mut().zip(answer).for_each(|(y, a)| *y += e[expert] / sum * a);
+        }
+        y
+    }
+
+    /// W x; for Q8_0 with x rounded per 32 as the kernels round it.
+    fn product(&self, weight: &[f64], x: &[f64]) -> Vec<f64> {
+        let x = if self.config.ty == GgmlType::Q8_0 { rounded(x) } else { x.to_vec() };
+        weight.chunks(x.len()).map(|row| dot(row, &x)).collect()
+    }
+
+    /// W x + b, of the router exactly.
     fn linear(&self, name: &str, x: &[f64]) -> Vec<f64> {
         let weight = &self.values[&format!("{name}.weight")];
-        let x = if self.config.ty == GgmlType::Q8_0 { rounded(x) } else { x.to_vec() };
-        let mut y: Vec<f64> = weight.chunks(x.len()).map(|row| dot(row, &x)).collect();
+        let mut y = if name.contains(ROUTER) {
+            weight.chunks(x.len()).map(|row| dot(row, x)).collect()
+        } else {
+            self.product(weight, x)
+        };
         if let Some(bias) = self.values.get(&format!("{name}.bias")) {
             y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
         }
@@ -269,6 +330,8 @@ fn keys(c: &Config, writer: &mut GgufWriter) {
         ("embedding_length", c.embd),
         ("block_count", c.layers),
         ("feed_forward_length", c.ff),
+        ("expert_count", c.experts),
+        ("expert_used_count", c.used),
         ("attention.head_count", c.heads),
         ("attention.head_count_kv", c.kv),
         ("attention.key_length", c.head),
@@ -323,6 +386,10 @@ fn letters(vocab: usize, set: &mut dyn FnMut(&str, OwnedValue)) {
     set("tokenizer.ggml.bos_token_id", 1u32.into());
     set("tokenizer.ggml.eos_token_id", 2u32.into());
     set("tokenizer.ggml.unknown_token_id", 0u32.into());
+}
+
+fn swiglu(gate: &[f64], up: &[f64]) -> Vec<f64> {
+    gate.iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect()
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {

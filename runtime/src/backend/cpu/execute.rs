@@ -1,13 +1,15 @@
 //! Walks a program's steps.
 
+use super::buffers::Buffers;
+use super::experts::Experts;
 use super::{HEAD_ROWS, Loaded, view};
 use crate::backend::{Executable, KvType, Settings, State, Wanted};
-use crate::model::program::{BufferId, Columns, Format, Heads, Step, StepKind};
+use crate::model::program::{Buffer, BufferId, Columns, Gating, Heads, Routing, Step, StepKind};
 use crate::{Result, RuntimeError};
 use gantry_formats::arch::RopeType;
 use gantry_kernels::cpu::{
-    Activations, AttentionShape, KvCache, MatrixView, Q8Rows, RopeAngles, RopeStyle, add, attention, gemm,
-    rms_norm, rope, silu_mul,
+    self as kernels, AttentionShape, ExpertOutputs, KvCache, MatrixView, RopeAngles, RopeStyle, add,
+    attention, gemm, rms_norm, rope, rotate, route, silu_mul, weighted_sum,
 };
 use std::mem;
 use std::sync::Arc;
@@ -24,18 +26,15 @@ impl Executable for Arc<Loaded> {
             can_have(values.saturating_mul(8))?;
             caches.push(KvCache::new(kind, layer.heads, settings.context, layer.key_len));
         }
-        let buffers = self.program.buffers.iter().map(|b| match b.format {
-            Format::F32 => Rows::F32(Vec::new()),
-            Format::Q8 => Rows::Q8(Q8Rows::new()),
-        });
         let angles = self.program.rotations.iter().map(|_| RopeAngles::default()).collect();
         Ok(Box::new(Walker {
             loaded: Arc::clone(self),
             caches,
-            buffers: buffers.collect(),
+            buffers: Buffers::new(&self.program.buffers),
             angles,
             positions: Vec::new(),
             aside: Vec::new(),
+            experts: Experts::default(),
             rows: 0,
         }))
     }
@@ -53,22 +52,17 @@ fn can_have(bytes: usize) -> Result<()> {
     })
 }
 
-/// The content of a buffer; grows to the largest batch that came.
-enum Rows {
-    F32(Vec<f32>),
-    Q8(Q8Rows),
-}
-
 /// One session on this device.
 struct Walker {
     loaded: Arc<Loaded>,
     caches: Vec<KvCache>,
-    buffers: Vec<Rows>,
+    buffers: Buffers,
     /// By rotation, for the current positions.
     angles: Vec<RopeAngles>,
     positions: Vec<u32>,
     /// A product on its way to some columns of a wider buffer.
     aside: Vec<f32>,
+    experts: Experts,
     /// Rows of logits that the head computed last.
     rows: usize,
 }
@@ -100,12 +94,12 @@ impl State for Walker {
         for first in chosen.clone().step_by(HEAD_ROWS) {
             let rows = HEAD_ROWS.min(chosen.end - first);
             // The head works on the first rows of the residual; those were done before or are these very rows.
-            self.f32_mut(program.residual).copy_within(first * width..(first + rows) * width, 0);
+            self.buffers.f32_mut(program.residual).copy_within(first * width..(first + rows) * width, 0);
             for step in &program.head {
                 self.step(&loaded, step, &tokens[first..first + rows], start)?;
             }
             self.rows = rows;
-            sink(&self.f32(program.logits)[..rows * program.vocab]);
+            sink(&self.buffers.f32(program.logits)[..rows * program.vocab]);
         }
         Ok(())
     }
@@ -114,7 +108,7 @@ impl State for Walker {
         let program = &self.loaded.program;
         match self.rows {
             0 => &[],
-            n => &self.f32(program.logits)[(n - 1) * program.vocab..n * program.vocab],
+            n => &self.buffers.f32(program.logits)[(n - 1) * program.vocab..n * program.vocab],
         }
     }
 }
@@ -124,33 +118,43 @@ impl Walker {
     fn step(&mut self, loaded: &Loaded, step: &Step, tokens: &[u32], start: usize) -> Result<()> {
         let (isa, pool) = (loaded.isa, &*loaded.pool);
         let width = |id: BufferId| loaded.program.buffers[id.0].width;
+        // Of one token.
+        let values = |id: BufferId| {
+            let Buffer { rows, width, .. } = loaded.program.buffers[id.0];
+            rows * width
+        };
         let n = tokens.len();
         match step {
             Step::Embed { table, y } => {
                 let table = view(&loaded.arenas, StepKind::Embed, table)?;
-                let mut out = self.take(*y, n * width(*y));
+                let mut out = self.buffers.take(*y, n * width(*y));
                 for (row, &token) in out[..n * width(*y)].chunks_exact_mut(width(*y)).zip(tokens) {
                     table.dequantize_row(token as usize, row);
                 }
-                self.give(*y, out);
+                self.buffers.give(*y, out);
             }
             Step::RmsNorm { x, weight, eps, y } => {
                 let len = n * width(*x);
-                let mut out = self.take(*y, len);
+                let mut out = self.buffers.take(*y, len);
                 let weight = &loaded.vectors[weight.0];
-                rms_norm(isa, pool, &self.f32(*x)[..len], weight, *eps, &mut out[..len]);
-                self.give(*y, out);
+                rms_norm(isa, pool, &self.buffers.f32(*x)[..len], weight, *eps, &mut out[..len]);
+                self.buffers.give(*y, out);
             }
             Step::Quantize { x, y } => {
-                let cols = width(*x);
-                let mut out = self.take_q8(*y);
-                out.quantize(isa, pool, &self.f32(*x)[..n * cols], cols);
-                self.buffers[y.0] = Rows::Q8(out);
+                let (len, cols) = (n * values(*x), width(*x));
+                self.buffers.quantize(isa, pool, *x, (len, cols), *y)?;
+            }
+            Step::Rotate { x, y } => {
+                let len = n * values(*x);
+                let mut out = self.buffers.take(*y, len);
+                out[..len].copy_from_slice(&self.buffers.f32(*x)[..len]);
+                rotate(isa, pool, &mut out[..len], width(*x));
+                self.buffers.give(*y, out);
             }
             Step::Gemm { weight, bias, x, y } => {
                 let weight = view(&loaded.arenas, StepKind::Gemm, weight)?;
                 let bias = bias.map(|id| loaded.vectors[id.0].as_slice());
-                self.gemm(loaded, &weight, bias, *x, *y, n);
+                self.gemm(loaded, &weight, bias, *x, *y, n)?;
             }
             Step::Rope { rotation, heads, layer, q, k, v } => {
                 let Heads { query, kv, key_len, .. } = *heads;
@@ -159,7 +163,7 @@ impl Walker {
                     RopeType::Neox => RopeStyle::Neox,
                 };
                 let angles = &self.angles[*rotation];
-                let Rows::F32(qkv) = &mut self.buffers[q.buffer.0] else { return Err(wrong_format()) };
+                let qkv = self.buffers.f32_mut(q.buffer);
                 let stride = width(q.buffer);
                 rope(style, angles, &mut qkv[q.start..], stride, query, key_len);
                 rope(style, angles, &mut qkv[k.start..], stride, kv, key_len);
@@ -168,22 +172,48 @@ impl Walker {
             Step::Attention { heads, layer, q, y } => {
                 let shape = AttentionShape { n_heads: heads.query, scale: heads.scale, window: None };
                 let len = n * width(*y);
-                let mut out = self.take(*y, len);
-                let (cache, from) = (&self.caches[*layer], &self.f32(q.buffer)[q.start..]);
+                let mut out = self.buffers.take(*y, len);
+                let (cache, from) = (&self.caches[*layer], &self.buffers.f32(q.buffer)[q.start..]);
                 attention(isa, pool, shape, cache, start, from, width(q.buffer), &mut out[..len]);
-                self.give(*y, out);
+                self.buffers.give(*y, out);
             }
             Step::SiluMul { x, y } => {
-                let cols = width(*y);
-                let mut out = self.take(*y, n * cols);
-                silu_mul(isa, pool, &self.f32(*x)[..2 * n * cols], cols, &mut out[..n * cols]);
-                self.give(*y, out);
+                let (cols, len) = (width(*y), n * values(*y));
+                let mut out = self.buffers.take(*y, len);
+                silu_mul(isa, pool, &self.buffers.f32(*x)[..2 * len], cols, &mut out[..len]);
+                self.buffers.give(*y, out);
+            }
+            Step::Route { routing, logits, bias, ids, weights } => {
+                let (len, bias) = (n * values(*ids), bias.map(|id| loaded.vectors[id.0].as_slice()));
+                let mut shares = self.buffers.take(*weights, len);
+                let mut chosen = self.buffers.take_ids(*ids, len);
+                let logits = &self.buffers.f32(*logits)[..n * values(*logits)];
+                let (ids_out, shares_out) = (&mut chosen[..len], &mut shares[..len]);
+                route(isa, pool, &kernel_routing(routing), logits, bias, ids_out, shares_out);
+                self.buffers.give(*weights, shares);
+                self.buffers.give_ids(*ids, chosen);
+            }
+            Step::Experts { ids, products } => {
+                self.experts.products(loaded, &mut self.buffers, *ids, products, n)?;
+            }
+            Step::Mix { x, weights, y } => {
+                let len = n * values(*y);
+                let mut out = self.buffers.take(*y, len);
+                let outputs = ExpertOutputs {
+                    x: &self.buffers.f32(*x)[..n * values(*x)],
+                    rows: None,
+                    weights: &self.buffers.f32(*weights)[..n * values(*weights)],
+                    used: values(*weights),
+                    n: width(*x),
+                };
+                weighted_sum(isa, pool, &outputs, false, &mut out[..len]);
+                self.buffers.give(*y, out);
             }
             Step::Add { x, y } => {
                 let len = n * width(*y);
-                let mut sum = self.take(*y, len);
-                add(isa, &mut sum[..len], &self.f32(*x)[..len]);
-                self.give(*y, sum);
+                let mut sum = self.buffers.take(*y, len);
+                add(isa, &mut sum[..len], &self.buffers.f32(*x)[..len]);
+                self.buffers.give(*y, sum);
             }
         }
         Ok(())
@@ -197,11 +227,11 @@ impl Walker {
         x: BufferId,
         y: Columns,
         n: usize,
-    ) {
+    ) -> Result<()> {
         let width = loaded.program.buffers[y.buffer.0].width;
         // One row, or all columns: the product is one stretch of the buffer.
         let direct = n == 1 || y.len == width;
-        let mut out = self.take(y.buffer, n * width);
+        let mut out = self.buffers.take(y.buffer, n * width);
         let mut aside = mem::take(&mut self.aside);
         let product = if direct {
             &mut out[y.start..y.start + n * y.len]
@@ -209,10 +239,7 @@ impl Walker {
             aside.resize(n * y.len, 0.0);
             &mut aside[..]
         };
-        let input = match &self.buffers[x.0] {
-            Rows::F32(x) => Activations::F32(&x[..n * weight.cols()]),
-            Rows::Q8(x) => Activations::Q8(x),
-        };
+        let input = self.buffers.activations(x, n * weight.cols())?;
         gemm(loaded.isa, &loaded.pool, weight, input, product);
         if let Some(bias) = bias {
             product.chunks_exact_mut(y.len).for_each(|row| add(loaded.isa, row, bias));
@@ -223,47 +250,25 @@ impl Walker {
             }
         }
         self.aside = aside;
-        self.give(y.buffer, out);
-    }
-
-    fn f32(&self, id: BufferId) -> &[f32] {
-        match &self.buffers[id.0] {
-            Rows::F32(values) => values,
-            Rows::Q8(_) => &[],
-        }
-    }
-
-    fn f32_mut(&mut self, id: BufferId) -> &mut [f32] {
-        match &mut self.buffers[id.0] {
-            Rows::F32(values) => values,
-            Rows::Q8(_) => &mut [],
-        }
-    }
-
-    /// Takes an f32 buffer out, at least `len` long, to be written while others are read.
-    fn take(&mut self, id: BufferId, len: usize) -> Vec<f32> {
-        let mut values = match &mut self.buffers[id.0] {
-            Rows::F32(values) => mem::take(values),
-            Rows::Q8(_) => Vec::new(),
-        };
-        if values.len() < len {
-            values.resize(len, 0.0);
-        }
-        values
-    }
-
-    fn give(&mut self, id: BufferId, values: Vec<f32>) {
-        self.buffers[id.0] = Rows::F32(values);
-    }
-
-    fn take_q8(&mut self, id: BufferId) -> Q8Rows {
-        match &mut self.buffers[id.0] {
-            Rows::Q8(rows) => mem::take(rows),
-            Rows::F32(_) => Q8Rows::new(),
-        }
+        self.buffers.give(y.buffer, out);
+        Ok(())
     }
 }
 
-fn wrong_format() -> RuntimeError {
-    RuntimeError::Tensor { tensor: "program".into(), what: "a step reads a buffer of another format".into() }
+/// The kernel's words for the program's.
+fn kernel_routing(r: &Routing) -> kernels::Routing {
+    kernels::Routing {
+        experts: r.experts,
+        used: r.used,
+        gating: match r.gating {
+            Gating::Softmax => kernels::Gating::Softmax,
+            Gating::Sigmoid => kernels::Gating::Sigmoid,
+            Gating::SqrtSoftplus => kernels::Gating::SqrtSoftplus,
+            Gating::SoftmaxWeight => kernels::Gating::SoftmaxWeight,
+        },
+        groups: r.groups,
+        groups_used: r.groups_used,
+        normalize: r.normalize,
+        scale: r.scale,
+    }
 }

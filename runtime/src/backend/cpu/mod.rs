@@ -1,12 +1,15 @@
 //! The host's processor.
 
+mod buffers;
 mod execute;
+mod experts;
 mod registry;
 
 use super::{Backend, Executable, KvType, Settings};
 use crate::load::Arena;
-use crate::model::program::{Format, Matrix, Program, Rotation, StepKind};
+use crate::model::program::{Buffer, BufferId, Columns, Matrix, Program, Rotation, Step, StepKind};
 use crate::{Result, RuntimeError};
+use buffers::Buffers;
 use gantry_formats::arch;
 use gantry_formats::layout::Layout;
 use gantry_kernels::cpu::{self as kernels, Isa, MatrixView, Pool, RopeTable};
@@ -44,6 +47,10 @@ impl Backend for Cpu {
         self.pool.threads()
     }
 
+    fn runs_others(&self) -> bool {
+        true
+    }
+
     fn takes(&self, step: StepKind, layout: Layout) -> bool {
         registry::reader(step, layout).is_some()
     }
@@ -67,24 +74,37 @@ impl Backend for Cpu {
     }
 
     fn scratch_bytes(&self, program: &Program, settings: &Settings) -> u64 {
-        let rows = |id: usize| {
-            if id == program.logits.0 { settings.batch.min(HEAD_ROWS) } else { settings.batch }
-        };
-        let buffers = program.buffers.iter().enumerate().map(|(id, buffer)| {
-            let row = match buffer.format {
-                Format::F32 => 4 * buffer.width,
-                // A byte each; per 32 a scale and a correction of 4 bytes.
-                Format::Q8 => buffer.width + buffer.width / 4,
-            };
-            (row * rows(id)) as u64
+        let times = |bytes: usize, n: usize| (bytes as u64).saturating_mul(n as u64);
+        let buffers = program.buffers.iter().enumerate().map(|(id, b)| {
+            let tokens = if id == program.logits.0 { settings.batch.min(HEAD_ROWS) } else { settings.batch };
+            times(Buffers::row_bytes(b).saturating_mul(b.rows), tokens)
         });
+        // Products on their way into a part of a buffer, or from experts to tokens; and inputs of an expert's tokens,
+        // brought together. The largest of them.
+        let result = |y: &Columns| {
+            let Buffer { rows, width, .. } = program.buffers[y.buffer.0];
+            if rows == 1 && y.len == width { 0 } else { rows.saturating_mul(4 * y.len) }
+        };
+        let steps = program.body.iter().chain(&program.head);
+        let aside = steps.map(|step| match step {
+            Step::Gemm { y, .. } => result(y),
+            Step::Experts { ids, products } => {
+                let used = program.buffers[ids.0].width;
+                let gathered = |x: BufferId| used.saturating_mul(Buffers::row_bytes(&program.buffers[x.0]));
+                products
+                    .iter()
+                    .fold(0usize, |n, p| n.saturating_add(result(&p.y)).saturating_add(gathered(p.x)))
+            }
+            _ => 0,
+        });
+        let aside = times(aside.max().unwrap_or(0), settings.batch);
         // Each thread keeps the scores of the query heads that share a key head.
         let group = program.body.iter().find_map(|step| match step {
-            crate::model::program::Step::Attention { heads, .. } => Some(heads.query / heads.kv),
+            Step::Attention { heads, .. } => Some(heads.query / heads.kv),
             _ => None,
         });
-        let scores = (group.unwrap_or(0) * settings.context * 4 * self.threads()) as u64;
-        buffers.sum::<u64>() + scores
+        let scores = times(group.unwrap_or(0) * 4 * self.threads(), settings.context);
+        buffers.chain([aside, scores]).fold(0, u64::saturating_add)
     }
 
     fn prepare(&self, program: Program, arenas: Vec<Arena>) -> Result<Box<dyn Executable>> {
@@ -117,7 +137,7 @@ struct Loaded {
 
 /// A matrix where it lies.
 fn view<'a>(arenas: &'a [Arena], kind: StepKind, matrix: &Matrix) -> Result<MatrixView<'a>> {
-    let bad = |what: String| RuntimeError::Tensor { tensor: matrix.name.clone(), what };
+    let bad = |what: String| RuntimeError::Tensor { tensor: matrix.name.to_string(), what };
     let reader = registry::reader(kind, matrix.layout);
     let reader = reader.ok_or_else(|| bad(format!("no {kind} kernel for layout {}", matrix.layout)))?;
     let bytes = matrix.layout.bytes(matrix.stored_rows as u64, matrix.cols as u64);

@@ -1,0 +1,132 @@
+//! The working memory of a session.
+
+use crate::model::program::{Buffer, BufferId, Format};
+use crate::{Result, RuntimeError};
+use gantry_kernels::cpu::{Activations, I8Rows, Isa, Pool, Q8Rows};
+use std::mem;
+
+/// The content of a buffer; grows to the largest batch that came.
+enum Rows {
+    F32(Vec<f32>),
+    Q8(Q8Rows),
+    I8(I8Rows),
+    Ids(Vec<u32>),
+}
+
+/// The buffers of a program.
+pub(super) struct Buffers(Vec<Rows>);
+
+impl Buffers {
+    pub(super) fn new(buffers: &[Buffer]) -> Self {
+        let rows = |b: &Buffer| match b.format {
+            Format::F32 => Rows::F32(Vec::new()),
+            Format::Q8 => Rows::Q8(Q8Rows::new()),
+            Format::I8 => Rows::I8(I8Rows::new()),
+            Format::Ids => Rows::Ids(Vec::new()),
+        };
+        Self(buffers.iter().map(rows).collect())
+    }
+
+    /// Bytes of a row of `buffer`.
+    pub(super) fn row_bytes(buffer: &Buffer) -> usize {
+        let n = buffer.width;
+        match buffer.format {
+            Format::F32 | Format::Ids => 4 * n,
+            // A byte each; per 32 a scale and a correction of 4 bytes.
+            Format::Q8 => n + n / 4,
+            // The same per row, the bytes up to a multiple of 32.
+            Format::I8 => n.next_multiple_of(32) + 8,
+        }
+    }
+
+    /// The values of an f32 buffer; none of another.
+    pub(super) fn f32(&self, id: BufferId) -> &[f32] {
+        match &self.0[id.0] {
+            Rows::F32(values) => values,
+            _ => &[],
+        }
+    }
+
+    pub(super) fn f32_mut(&mut self, id: BufferId) -> &mut [f32] {
+        match &mut self.0[id.0] {
+            Rows::F32(values) => values,
+            _ => &mut [],
+        }
+    }
+
+    /// Takes an f32 buffer out, at least `len` long, to be written while others are read.
+    pub(super) fn take(&mut self, id: BufferId, len: usize) -> Vec<f32> {
+        let mut values = match &mut self.0[id.0] {
+            Rows::F32(values) => mem::take(values),
+            _ => Vec::new(),
+        };
+        if values.len() < len {
+            values.resize(len, 0.0);
+        }
+        values
+    }
+
+    /// Puts back what [`take`](Self::take) took.
+    pub(super) fn give(&mut self, id: BufferId, values: Vec<f32>) {
+        self.0[id.0] = Rows::F32(values);
+    }
+
+    /// Ids, as [`take`](Self::take) takes values.
+    pub(super) fn take_ids(&mut self, id: BufferId, len: usize) -> Vec<u32> {
+        let mut ids = match &mut self.0[id.0] {
+            Rows::Ids(ids) => mem::take(ids),
+            _ => Vec::new(),
+        };
+        if ids.len() < len {
+            ids.resize(len, 0);
+        }
+        ids
+    }
+
+    /// Puts back what [`take_ids`](Self::take_ids) took.
+    pub(super) fn give_ids(&mut self, id: BufferId, ids: Vec<u32>) {
+        self.0[id.0] = Rows::Ids(ids);
+    }
+
+    /// The ids of a buffer of them; none of another.
+    pub(super) fn ids(&self, id: BufferId) -> &[u32] {
+        match &self.0[id.0] {
+            Rows::Ids(ids) => ids,
+            _ => &[],
+        }
+    }
+
+    /// Quantizes the first `len` values of `x`, rows of `cols`, into `y`.
+    pub(super) fn quantize(
+        &mut self,
+        isa: Isa,
+        pool: &Pool,
+        x: BufferId,
+        (len, cols): (usize, usize),
+        y: BufferId,
+    ) -> Result<()> {
+        let mut out = mem::replace(&mut self.0[y.0], Rows::F32(Vec::new()));
+        let x = &self.f32(x)[..len];
+        match &mut out {
+            Rows::Q8(out) => out.quantize(isa, pool, x, cols),
+            Rows::I8(out) => out.quantize(isa, pool, x, cols),
+            _ => return Err(wrong_format()),
+        }
+        self.0[y.0] = out;
+        Ok(())
+    }
+
+    /// A buffer as a product reads it: of an f32 buffer the first `len` values.
+    pub(super) fn activations(&self, id: BufferId, len: usize) -> Result<Activations<'_>> {
+        match &self.0[id.0] {
+            Rows::F32(x) => Ok(Activations::F32(&x[..len])),
+            Rows::Q8(x) => Ok(Activations::Q8(x)),
+            Rows::I8(x) => Ok(Activations::I8(x)),
+            Rows::Ids(_) => Err(wrong_format()),
+        }
+    }
+}
+
+pub(super) fn wrong_format() -> RuntimeError {
+    RuntimeError::Tensor { tensor: "program".into(), what: "a step reads a buffer of another format".into() }
+}
