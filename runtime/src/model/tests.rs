@@ -56,7 +56,7 @@ impl Stored {
     /// Whole numbers: with a largest magnitude of 127 in each block of 32 quantizing loses nothing of them.
     fn inputs(&mut self) -> (Matrix, Vec<f32>) {
         let mut value =
-            |i: usize| if i % 32 == 0 { 127.0 } else { (self.random.next() % 255) as f32 - 127.0 };
+            |i: usize| if i.is_multiple_of(32) { 127.0 } else { (self.random.next() % 255) as f32 - 127.0 };
         let values: Vec<f32> = (0..TOKENS * COLS).map(&mut value).collect();
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         (self.add(Layout::Raw(GgmlType::F32), TOKENS, bytes.into_iter()), values)
