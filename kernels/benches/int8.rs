@@ -1,5 +1,5 @@
 //! Int8 layouts beside `q8_0.split`: `cargo bench -p gantry-kernels --bench int8`, on `GANTRY_BENCH_THREADS` threads
-//! (2 unless set).
+//! (2 unless set), with AVX2 and AVX-512, or with what `GANTRY_SIMD` names.
 //!
 //! Decoding is bound by memory, and a shared machine is never quiet for long. So the layouts take turns within one
 //! run, matrix by matrix, over copies that together exceed the last-level cache; of each copy the fastest round
@@ -118,9 +118,11 @@ fn main() {
         Form::Int8(Order::NMajor, Scales::Block32),
         Form::Int8(Order::KMajor, Scales::Block32),
     ];
-    let only = std::env::var("GANTRY_SIMD").ok();
-    let wanted = |isa: &Isa| only.as_deref().is_none_or(|only| only == isa.name());
-    for isa in Isa::available().into_iter().filter(wanted).filter(|isa| *isa != Isa::PORTABLE) {
+    let isas = match std::env::var(SIMD_VAR) {
+        Ok(name) => vec![Isa::from_name(&name).expect("an instruction set of this processor")],
+        Err(_) => Isa::available().into_iter().filter(|isa| *isa != Isa::PORTABLE).collect(),
+    };
+    for isa in isas {
         for threads in [1, threads] {
             for shape in [(3072, 576), (576, 1536), (8192, 2560), (640, 10240)] {
                 report(isa, threads, shape, &native, 1);

@@ -2,7 +2,7 @@
 
 use super::isa::{Isa, Kernel};
 use super::lanes::{LANES, Simd};
-use super::math::{FORK, exp};
+use super::math::{FORK, exp, exp_in_place};
 use super::norm::softmax;
 use super::pool::Pool;
 use super::scratch;
@@ -10,7 +10,7 @@ use super::scratch;
 /// How a router's logits become probabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gating {
-    /// Softmax over all experts, as [`softmax`](super::softmax).
+    /// Softmax over all experts, as [`softmax`].
     Softmax,
     /// 1 / (1 + e^-x).
     Sigmoid,
@@ -222,13 +222,13 @@ impl Kernel for Sigmoid<'_> {
     }
 }
 
-/// √(ln(1 + e^x)) as √(max(x, 0) + ln(1 + e^-|x|)): e^ by [`exp`](super::math::exp), the rest in f64, rounded once.
+/// √(ln(1 + e^x)) as √(max(x, 0) + ln(1 + e^-|x|)): e^ by [`exp`], the rest in f64, rounded once.
 fn sqrt_softplus(isa: Isa, values: &mut [f32]) {
     for values in values.chunks_mut(LANES) {
         let mut e = [0f32; LANES];
         let e = &mut e[..values.len()];
         e.iter_mut().zip(&*values).for_each(|(e, x)| *e = -x.abs());
-        super::math::exp_in_place(isa, e);
+        exp_in_place(isa, e);
         for (x, &mut e) in values.iter_mut().zip(e) {
             // Of a NaN `max` gives 0; `e` is NaN then.
             *x = (f64::from(x.max(0.0)) + ln_1p(f64::from(e))).sqrt() as f32;
