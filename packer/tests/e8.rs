@@ -160,7 +160,7 @@ fn with_an_importance_weighted_errors_are_the_least() {
     let plain = weighted(&encoded(DEFAULT, &x, None));
     let default = weighted(&encoded(DEFAULT, &x, Some(&weights)));
     let high = weighted(&encoded(HIGH, &x, Some(&weights)));
-    assert!(default < 0.8 * plain && high < 0.97 * default, "{plain} {default} {high}");
+    assert!(default < 0.8 * plain && high < 0.98 * default, "{plain} {default} {high}");
 }
 
 #[test]

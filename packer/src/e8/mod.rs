@@ -21,6 +21,7 @@
 mod codebook;
 mod encode;
 mod planes;
+mod products;
 mod search;
 mod target;
 
@@ -98,11 +99,11 @@ impl Options {
         const DEFAULT: Plan =
             Plan { divisors: &[66.0], offset: 0.0, fold: false, flips: Flips::Done, refits: 0 };
         const HIGH: Plan = Plan {
-            divisors: &[66.0, 55.0, 60.0, 72.0, 78.0, 84.0, 90.0, 96.0],
+            divisors: &[66.0, 56.0, 59.0, 62.0, 70.0, 74.0, 78.0, 82.0, 86.0, 90.0, 94.0, 98.0],
             offset: 0.0,
             fold: false,
             flips: Flips::Any,
-            refits: 3,
+            refits: 1,
         };
         match (self.scheme, self.effort) {
             (Scheme::Reference, _) => &REFERENCE,

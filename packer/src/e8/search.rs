@@ -16,7 +16,8 @@
 //! least score of all is found over 64 norms instead of 256 entries. The lowest entry that has it is then looked for
 //! among all.
 
-use super::codebook::{BOOK, CODEBOOK, LEVELS, NORMS, Pairs};
+use super::codebook::{CODEBOOK, LEVELS, NORMS};
+use super::products::{collect, fill, negated, sum};
 use super::target::Target;
 use super::{CODES, LEN};
 use crate::simd::lanes::Lanes;
@@ -36,8 +37,6 @@ type Row = [f32; WIDEST];
 pub(super) enum Flips {
     /// Decided before: the target has none left.
     Done,
-    /// The smallest value of either group.
-    Smallest,
     /// Any.
     Any,
 }
@@ -137,9 +136,9 @@ impl<V: Lanes> Search<V> {
             self.prepare::<WEIGHTED>(target, group);
             self.score::<WEIGHTED>(target, steps, group);
             let mut codes = [0; 2];
-            for half in 0..Self::SUBS {
+            for (half, best) in codes.iter_mut().enumerate().take(Self::SUBS) {
                 let (code, error) = self.best(steps, half);
-                codes[half] = code;
+                *best = code;
                 found.codes[first + half] = code as u8;
                 found.error += f64::from(error);
             }
@@ -171,23 +170,13 @@ impl<V: Lanes> Search<V> {
         let used = if WEIGHTED { 256 } else { NORMS };
         let count = match self.flips {
             Flips::Done => 0,
-            Flips::Smallest => 1,
             Flips::Any => 4,
         };
         // With each flip first, then as it is, which stays.
         for flip in (0..=count).rev() {
             let mut double: [V; 4] = std::array::from_fn(|j| V::load(&target.double[j][group..]));
-            match self.flips {
-                _ if flip == 0 => {}
-                Flips::Any => double[flip - 1] = negated(double[flip - 1]),
-                _ => {
-                    let mut flipped = target.double;
-                    for g in group..group + V::N {
-                        let i = target.least::<WEIGHTED>(4 * g, 4);
-                        flipped[i % 4][g] = -flipped[i % 4][g];
-                    }
-                    double = std::array::from_fn(|j| V::load(&flipped[j][group..]));
-                }
+            if flip > 0 {
+                double[flip - 1] = negated(double[flip - 1]);
             }
             fill(&mut self.pairs, double, LEVELS);
             collect::<V, WEIGHTED>(&self.pairs, &mut self.products);
@@ -313,14 +302,12 @@ impl<V: Lanes> Search<V> {
     ) {
         let double: [V; 4] = std::array::from_fn(|j| V::load(&target.double[j][group..]));
         let mut each = [[0.0; WIDEST]; 4];
-        if self.flips == Flips::Any {
-            for (j, scores) in each.iter_mut().enumerate() {
-                let mut double = double;
-                double[j] = negated(double[j]);
-                fill(&mut self.pairs, double, LEVELS);
-                collect::<V, WEIGHTED>(&self.pairs, &mut self.spare);
-                self.at_codes::<WEIGHTED>(steps, codes).store(scores);
-            }
+        for (j, scores) in each.iter_mut().enumerate() {
+            let mut double = double;
+            double[j] = negated(double[j]);
+            fill(&mut self.pairs, double, LEVELS);
+            collect::<V, WEIGHTED>(&self.pairs, &mut self.spare);
+            self.at_codes::<WEIGHTED>(steps, codes).store(scores);
         }
         for first in (0..V::N).step_by(2) {
             let l = (group + first) / 2;
@@ -333,14 +320,8 @@ impl<V: Lanes> Search<V> {
             let lane = if in_first <= in_second { first } else { first + 1 };
             least[lane] = flipped[lane];
             which[lane] = 1.0;
-            let i = match self.flips {
-                Flips::Any => {
-                    let is_least = |scores: &Row| scores[lane] == flipped[lane];
-                    4 * (group + lane) + each.iter().position(is_least).unwrap_or(0)
-                }
-                _ => target.least::<WEIGHTED>(4 * (group + lane), 4),
-            };
-            target.flip(i);
+            let j = each.iter().position(|scores| scores[lane] == flipped[lane]).unwrap_or(0);
+            target.flip(4 * (group + lane) + j);
         }
     }
 
@@ -401,70 +382,6 @@ impl<V: Lanes> Search<V> {
         }
         found
     }
-}
-
-/// The products of both pairs with every pair of levels.
-#[inline(always)]
-fn fill<V: Lanes>(pairs: &mut [[V; 64]; 2], by: [V; 4], levels: [f32; 8]) {
-    for (p, pairs) in pairs.iter_mut().enumerate() {
-        let first: [V; 8] = std::array::from_fn(|i| by[2 * p].mul(V::splat(levels[i])));
-        let second: [V; 8] = std::array::from_fn(|i| by[2 * p + 1].mul(V::splat(levels[i])));
-        for (row, first) in pairs.as_chunks_mut::<8>().0.iter_mut().zip(first) {
-            for (pair, second) in row.iter_mut().zip(second) {
-                *pair = first.add(second);
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn sum<V: Lanes>(pairs: &[[V; 64]; 2], [a, b]: Pairs) -> V {
-    pairs[0][usize::from(a & 63)].add(pairs[1][usize::from(b & 63)])
-}
-
-#[inline(always)]
-fn negated<V: Lanes>(x: V) -> V {
-    x.mul(V::splat(-1.0))
-}
-
-/// The largest product of each norm, or every product.
-#[inline(always)]
-fn collect<V: Lanes, const WEIGHTED: bool>(pairs: &[[V; 64]; 2], out: &mut [V; 256]) {
-    if WEIGHTED {
-        for (out, &entry) in out.iter_mut().zip(&CODEBOOK.pairs) {
-            *out = sum(pairs, entry);
-        }
-    } else {
-        macro_rules! norms {
-            ($($number:literal)*) => {$( out[$number] = largest::<V, $number>(pairs); )*};
-        }
-        norms!(
-            0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31
-            32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63
-        );
-    }
-}
-
-/// The largest product of the entries of one norm, without a loop: all that it reads has a known address.
-#[inline(always)]
-fn largest<V: Lanes, const NUMBER: usize>(pairs: &[[V; 64]; 2]) -> V {
-    macro_rules! entries {
-        ($($i:literal)*) => {{
-            let mut largest = sum(pairs, const { entry(NUMBER, 0) });
-            $( if const { $i < BOOK.starts[NUMBER + 1] - BOOK.starts[NUMBER] } {
-                largest = sum(pairs, const { entry(NUMBER, $i) }).max(largest);
-            } )*
-            largest
-        }};
-    }
-    const { assert!(BOOK.starts[NUMBER + 1] - BOOK.starts[NUMBER] <= 22) }
-    entries!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21)
-}
-
-/// Entry `i` of a norm, or its first where it has no more.
-const fn entry(norm: usize, i: usize) -> Pairs {
-    let at = BOOK.starts[norm] + i;
-    BOOK.pairs[BOOK.order[if at < BOOK.starts[norm + 1] { at } else { BOOK.starts[norm] }] as usize]
 }
 
 /// The first of the eight codes to look at for values of this mean square. Steps below 0.045 of its root leave out

@@ -77,14 +77,14 @@ impl Target {
         self.signs[l].count_ones() & 1 == 1
     }
 
-    /// Of `count` values from `from` the first that is the smallest: by magnitude, or by weighted square.
+    /// Of the eight values from `from` the first that is the smallest: by magnitude, or by weighted square.
     #[inline(always)]
-    pub(super) fn least<const WEIGHTED: bool>(&self, from: usize, count: usize) -> usize {
+    fn least<const WEIGHTED: bool>(&self, from: usize) -> usize {
         let cost = |i: usize| {
             let by = if WEIGHTED { self.double[i % 4][i / 4] } else { 1.0 };
             self.goal[i] * by
         };
-        (from + 1..from + count).fold(from, |least, i| if cost(i) < cost(least) { i } else { least })
+        (from + 1..from + 8).fold(from, |least, i| if cost(i) < cost(least) { i } else { least })
     }
 
     /// Stores value i with the other sign, and aims at minus its magnitude.
@@ -101,7 +101,7 @@ impl Target {
     pub(super) fn flip_smallest<const WEIGHTED: bool>(&mut self, fold: bool) {
         for l in 0..LEN / 8 {
             if self.is_odd(l) {
-                let i = self.least::<WEIGHTED>(8 * l, 8);
+                let i = self.least::<WEIGHTED>(8 * l);
                 if fold {
                     self.signs[l] ^= 1 << (i % 8);
                 } else {

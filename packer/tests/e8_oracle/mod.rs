@@ -4,16 +4,16 @@ use gantry_formats::block::e8::step;
 use gantry_formats::block::{fp16, iq3xxs_grid};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Rule {
+pub(crate) enum Rule {
     Reference,
     Default,
 }
 
 /// xorshift64*: the same numbers everywhere.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn next(&mut self) -> u32 {
+    pub(crate) fn next(&mut self) -> u32 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -21,12 +21,12 @@ impl Random {
     }
 
     /// In (0, 1).
-    pub fn uniform(&mut self) -> f32 {
+    pub(crate) fn uniform(&mut self) -> f32 {
         ((self.next() >> 9) as f32 + 0.5) / (1 << 23) as f32
     }
 
     /// Of a normal distribution.
-    pub fn normal(&mut self) -> f32 {
+    pub(crate) fn normal(&mut self) -> f32 {
         let (u, v) = (f64::from(self.uniform()), f64::from(self.uniform()));
         ((-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()) as f32
     }
@@ -43,7 +43,7 @@ fn halves() -> [[f32; 4]; 256] {
 }
 
 /// The block that `x` gets.
-pub fn encode(rule: Rule, x: &[f32; 256], importance: Option<&[f32; 256]>) -> [u8; 98] {
+pub(crate) fn encode(rule: Rule, x: &[f32; 256], importance: Option<&[f32; 256]>) -> [u8; 98] {
     let mut out = [0; 98];
     if x.iter().all(|x| *x == 0.0) {
         return out;
@@ -126,7 +126,7 @@ pub fn encode(rule: Rule, x: &[f32; 256], importance: Option<&[f32; 256]>) -> [u
 
 /// The least squared error that any codes, entries and signs give at this scale, where an odd number of negatives
 /// is mended by one sign.
-pub fn least_error(x: &[f32; 256], d: f32) -> f64 {
+pub(crate) fn least_error(x: &[f32; 256], d: f32) -> f64 {
     let halves = halves();
     let group = |m: [f64; 4], step: f64| {
         let error = |h: &[f32; 4]| (0..4).map(|j| (m[j] - step * f64::from(h[j])).powi(2)).sum::<f64>();
