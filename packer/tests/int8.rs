@@ -111,7 +111,7 @@ fn forms(rows: usize, cols: usize) -> impl Iterator<Item = Form> {
         [Scales::Channel, Scales::Block32].map(|scales| Form { order, scales, rows, cols })
     });
     forms.filter(move |form| {
-        form.order.takes(form.scales) && (form.scales == Scales::Channel || cols % 32 == 0)
+        form.order.takes(form.scales) && (form.scales == Scales::Channel || cols.is_multiple_of(32))
     })
 }
 

@@ -15,7 +15,7 @@ pub(super) fn weights(ty: GgmlType, block: &[u8]) -> [i8; 32] {
         let nibble = nibbles[j % 16] >> (j / 16 * 4) & 15;
         match ty {
             GgmlType::Q4_0 => nibble as i8 - 8,
-            GgmlType::Q5_0 => (nibble | (fifths >> j & 1) as u8 * 16) as i8 - 16,
+            GgmlType::Q5_0 => (nibble | ((fifths >> j & 1) as u8) << 4) as i8 - 16,
             _ => LEVELS[usize::from(nibble)],
         }
     })

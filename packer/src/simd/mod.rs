@@ -17,6 +17,8 @@ mod rotation;
 pub(crate) mod strips;
 #[cfg(target_arch = "x86_64")]
 mod strips_avx2;
+#[cfg(target_arch = "x86_64")]
+mod transpose_avx2;
 
 use crate::q8_0::Stats;
 use gantry_formats::block::GgmlType;

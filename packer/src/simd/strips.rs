@@ -86,7 +86,7 @@ impl Level {
             // SAFETY: AVX2 was detected (AVX-512 includes it); both extents were checked just above.
             Kind::Avx2 | Kind::Avx512 => unsafe {
                 let (from, to) = ((from.as_ptr(), from_stride), (to.as_mut_ptr(), to_stride));
-                avx2::transpose((rows, cols), from, to, stream);
+                super::transpose_avx2::transpose((rows, cols), from, to, stream);
             },
         }
     }

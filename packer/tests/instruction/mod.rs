@@ -4,17 +4,20 @@
 
 use gantry_formats::layout::Order;
 
+/// Lanes, bytes or registers a lane, and which element each is.
+type Map = (usize, usize, fn(usize, usize) -> (usize, usize));
+
 /// D = A · B, `m` × `k` times `k` × `n`, int8 to int32.
 struct Instruction {
     m: usize,
     n: usize,
     k: usize,
-    /// Lanes and bytes a lane of A, and which (row, k) each is.
-    a: (usize, usize, fn(usize, usize) -> (usize, usize)),
-    /// Lanes and bytes a lane of B, and which (column, k) each is.
-    b: (usize, usize, fn(usize, usize) -> (usize, usize)),
-    /// Lanes and registers a lane of D, and which (row, column) each is.
-    d: (usize, usize, fn(usize, usize) -> (usize, usize)),
+    /// Of A: (row, k).
+    a: Map,
+    /// Of B: (column, k).
+    b: Map,
+    /// Of D: (row, column).
+    d: Map,
 }
 
 const NVIDIA: Instruction = Instruction {
@@ -76,9 +79,7 @@ impl Instruction {
         at: impl Fn(usize, usize) -> (usize, usize),
         sums: &mut [Vec<i32>],
     ) {
-        let operand = |extent: usize,
-                       (lanes, bytes, element): (usize, usize, fn(usize, usize) -> (usize, usize)),
-                       of: &dyn Fn(usize, usize) -> i8| {
+        let operand = |extent: usize, (lanes, bytes, element): Map, of: &dyn Fn(usize, usize) -> i8| {
             let mut matrix = vec![vec![None; self.k]; extent];
             for (l, i) in (0..lanes).flat_map(|l| (0..bytes).map(move |i| (l, i))) {
                 let (row, k) = element(l, i);
