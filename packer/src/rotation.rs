@@ -71,7 +71,7 @@ pub(crate) fn block<const BACK: bool>(block: &Block, values: &mut [f32]) {
     }
     // Steps 1, 2, 4 within eight values, which stay in a register.
     for eight in values.as_chunks_mut::<8>().0 {
-        *eight = within_four(within_two(within_one(*eight)));
+        *eight = within::<4>(within::<2>(within::<1>(*eight)));
     }
     // Then two steps at a time: half the traffic, the same sums. An odd number of steps leaves one for the end.
     let mut len = 8;
@@ -82,10 +82,11 @@ pub(crate) fn block<const BACK: bool>(block: &Block, values: &mut [f32]) {
             let eights = a.as_chunks_mut::<8>().0.iter_mut().zip(b.as_chunks_mut::<8>().0);
             let more = c.as_chunks_mut::<8>().0.iter_mut().zip(d.as_chunks_mut::<8>().0);
             for ((a, b), (c, d)) in eights.zip(more) {
-                for i in 0..8 {
-                    let (ab, ba, cd, dc) = (a[i] + b[i], a[i] - b[i], c[i] + d[i], c[i] - d[i]);
-                    (a[i], b[i], c[i], d[i]) = (ab + cd, ba + dc, ab - cd, ba - dc);
-                }
+                // By value, so that no store is between two loads.
+                let (ab, ba) = butterflies(*a, *b);
+                let (cd, dc) = butterflies(*c, *d);
+                (*a, *c) = butterflies(ab, cd);
+                (*b, *d) = butterflies(ba, dc);
             }
         }
         len *= 4;
@@ -111,17 +112,18 @@ fn flip(block: &Block, values: &mut [f32]) {
     }
 }
 
+/// (u + v, u − v) of eight pairs.
 #[inline(always)]
-fn within_one(x: [f32; 8]) -> [f32; 8] {
-    [x[0] + x[1], x[0] - x[1], x[2] + x[3], x[2] - x[3], x[4] + x[5], x[4] - x[5], x[6] + x[7], x[6] - x[7]]
+fn butterflies(u: [f32; 8], v: [f32; 8]) -> ([f32; 8], [f32; 8]) {
+    (std::array::from_fn(|i| u[i] + v[i]), std::array::from_fn(|i| u[i] - v[i]))
 }
 
+/// The butterflies of one step within eight values. Every element is the other one plus itself or minus itself, so
+/// that all eight are one operation: u − v is u + (−v), and v + u is u + v.
 #[inline(always)]
-fn within_two(x: [f32; 8]) -> [f32; 8] {
-    [x[0] + x[2], x[1] + x[3], x[0] - x[2], x[1] - x[3], x[4] + x[6], x[5] + x[7], x[4] - x[6], x[5] - x[7]]
-}
-
-#[inline(always)]
-fn within_four(x: [f32; 8]) -> [f32; 8] {
-    [x[0] + x[4], x[1] + x[5], x[2] + x[6], x[3] + x[7], x[0] - x[4], x[1] - x[5], x[2] - x[6], x[3] - x[7]]
+fn within<const LEN: usize>(x: [f32; 8]) -> [f32; 8] {
+    let other: [f32; 8] = std::array::from_fn(|i| x[i ^ LEN]);
+    let signed: [f32; 8] =
+        std::array::from_fn(|i| f32::from_bits(x[i].to_bits() ^ if i & LEN == 0 { 0 } else { 1 << 31 }));
+    std::array::from_fn(|i| other[i] + signed[i])
 }

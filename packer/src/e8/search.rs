@@ -206,28 +206,34 @@ impl<V: Lanes> Search<V> {
         for sum in &mut self.sums {
             sum.fill(f32::INFINITY);
         }
-        let odd: Row = std::array::from_fn(|lane| {
-            let l = (group + lane) / 2;
-            f32::from(l < LEN / 8 && target.is_odd(l))
-        });
+        let mut odd = [0.0; WIDEST];
+        if self.flips != Flips::Done {
+            for (lane, odd) in odd.iter_mut().enumerate().take(V::N) {
+                *odd = f32::from(target.is_odd((group + lane) / 2));
+            }
+        }
         let odd = V::load(&odd);
         let first = group / 8;
         let power = target.power[first..first + Self::SUBS].iter().sum::<f32>() / (32 * Self::SUBS) as f32;
         let low = first_code(power, steps.steps[0]);
         self.score_codes::<WEIGHTED, 8>(steps, low, odd);
+        // Both bounds are held against the best of the eight.
+        let mut best = [0.0; 2];
+        for (half, best) in best.iter_mut().enumerate().take(Self::SUBS) {
+            *best = self.best(steps, half).1;
+        }
         let (mut below, mut above) = (false, false);
         if low > 0 {
-            for half in 0..Self::SUBS {
+            for (half, best) in best.iter().enumerate().take(Self::SUBS) {
                 let power = target.power[first + half];
                 let excess = target.above::<WEIGHTED>(first + half, 31.0 * steps.steps[low - 1]);
-                below |= excess - power <= self.best(steps, half).1 + SLACK * power;
+                below |= excess - power <= best + SLACK * power;
             }
         }
         if low < CODES - 8 {
             const LAST: usize = CODES - 1;
             self.score_codes::<WEIGHTED, 1>(steps, LAST, odd);
-            for half in 0..Self::SUBS {
-                let best = self.best(steps, half).1;
+            for (half, best) in best.iter().enumerate().take(Self::SUBS) {
                 let (near, far) = (self.total(low + 7, half), self.total(LAST, half));
                 for code in low + 8..LAST {
                     let share = (code - low - 7) as f32 / (LAST - low - 7) as f32;
