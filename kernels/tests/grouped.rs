@@ -114,6 +114,7 @@ struct Expert {
     floats: Vec<u8>,
     row_scales: Vec<u8>,
     blocks: Vec<u8>,
+    supers: Vec<u8>,
 }
 
 impl Expert {
@@ -128,10 +129,12 @@ impl Expert {
             floats: le(&rng.units(rows * cols, 1.0)),
             row_scales: le(&rng.units(padded, 1.0)),
             blocks: blocks(rng, GgmlType::Q4_0, rows * cols),
+            // The scale comes last in these; any bytes of this kind are small numbers.
+            supers: (0..rows * cols / 256 * 98).map(|_| rng.next() as u8 & 0x3b).collect(),
         }
     }
 
-    fn views(&self) -> [MatrixView<'_>; 6] {
+    fn views(&self) -> [MatrixView<'_>; 7] {
         let (rows, cols) = (self.rows, self.cols);
         let int8 =
             |order, scales, plane| MatrixView::i8(order, scales, rows, cols, &self.quants, plane).unwrap();
@@ -143,6 +146,7 @@ impl Expert {
             int8(Order::NvA32, Scales::Channel, &self.row_scales),
             MatrixView::f32(rows, cols, &self.floats).unwrap(),
             MatrixView::block(GgmlType::Q4_0, rows, cols, &self.blocks).unwrap(),
+            MatrixView::e8_block98(rows, cols, &self.supers).unwrap(),
         ]
     }
 }
@@ -150,13 +154,13 @@ impl Expert {
 #[test]
 fn groups_give_the_bits_of_gemm_on_their_rows() {
     let mut rng = Rng(2);
-    let cols = 96;
+    let cols = 256;
     // Experts of several sizes, so that ranges of tiles begin and end inside groups.
     let experts: Vec<Expert> =
         [40, 16, 1, 33, 160].into_iter().map(|rows| Expert::new(&mut rng, rows, cols)).collect();
     let x = Rows::new(rng.units(12 * cols, 2.0), cols);
     let tokens: [&[u32]; 5] = [&[3], &[], &[0, 1, 2, 3, 4], &[7, 2, 2, 11, 0], &[5, 6]];
-    for kind in 0..6 {
+    for kind in 0..7 {
         for isa in Isa::available() {
             let mut truth = Vec::new();
             for (expert, tokens) in experts.iter().zip(tokens) {
@@ -190,10 +194,10 @@ fn groups_give_the_bits_of_gemm_on_their_rows() {
 #[test]
 fn groups_of_several_kinds_share_a_step() {
     let mut rng = Rng(3);
-    let expert = Expert::new(&mut rng, 48, 64);
-    let x = Rows::new(rng.units(64, 2.0), 64);
+    let expert = Expert::new(&mut rng, 48, 256);
+    let x = Rows::new(rng.units(256, 2.0), 256);
     let isa = *Isa::available().last().unwrap();
-    let mut y = poison(6 * 48);
+    let mut y = poison(7 * 48);
     let mut groups: Vec<Group<'_>> = expert
         .views()
         .into_iter()
@@ -212,8 +216,8 @@ fn groups_of_several_kinds_share_a_step() {
 #[test]
 #[should_panic(expected = "a token of 1")]
 fn a_token_that_is_no_row_is_refused() {
-    let expert = Expert::new(&mut Rng(4), 16, 32);
-    let x = Rows::new(vec![1.0; 32], 32);
+    let expert = Expert::new(&mut Rng(4), 16, 256);
+    let x = Rows::new(vec![1.0; 256], 256);
     let mut y = [0f32; 16];
     let mut groups = [Group { w: expert.views()[0], x: x.of(ActivationKind::Q8), tokens: &[1], y: &mut y }];
     gemm_grouped(Isa::PORTABLE, &Pool::new(1), &mut groups);
@@ -222,8 +226,8 @@ fn a_token_that_is_no_row_is_refused() {
 #[test]
 #[should_panic(expected = "the kind of the activations")]
 fn activations_of_another_kind_are_refused() {
-    let expert = Expert::new(&mut Rng(5), 16, 32);
-    let x = Rows::new(vec![1.0; 32], 32);
+    let expert = Expert::new(&mut Rng(5), 16, 256);
+    let x = Rows::new(vec![1.0; 256], 256);
     let w = expert.views()[2];
     gemm(Isa::PORTABLE, &Pool::new(1), &w, x.of(ActivationKind::Q8), &mut [0.0; 16]);
 }

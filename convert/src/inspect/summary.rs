@@ -138,7 +138,7 @@ impl Summary {
         let hparams = container.gguf_headers().first().map(|h| arch::Hparams::read(h)).unwrap_or_default();
         let table = arch::find(&self.architecture);
         let layouts = container.layouts().iter();
-        self.not_runnable_because.extend(target::obstacles(&manifest.target, table, &hparams, layouts));
+        self.not_runnable_because.extend(target::obstacles("cpu", table, &hparams, layouts));
         self.runnable = manifest.model.complete && self.not_runnable_because.is_empty();
         let alias = |a: &gantry_formats::container::Alias| format!("{} = {}", a.name, a.of);
         let changed = manifest.source_tensors.iter().filter(|t| !t.exact);

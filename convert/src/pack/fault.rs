@@ -33,15 +33,27 @@ pub(super) fn refusal(tensor: &TensorPlan, unit: u64, fault: &PackError) -> anyh
             }
         }
         PackError::ScaleOverflow { element, amax } => {
-            let len = if tensor.layout.block_len() == 256 { 256 } else { 32 };
-            let (row, block) = (element / cols, element % cols / len);
+            let (row, block) = (element / cols, element % cols / 32);
             let expert = if experts { format!(" expert {unit}") } else { String::new() };
-            let scale = if len == 32 { "/127" } else { " has a scale that" };
             format!(
-                "{name}{expert} element {element}: {amax}{scale} does not fit fp16 (row {row}, block {block}); \
+                "{name}{expert} element {element}: {amax}/127 does not fit fp16 (row {row}, block {block}); \
                  --set '{name}=keep' stores the tensor as {}",
                 tensor.ty
             )
+        }
+        PackError::SuperScaleOverflow { element, .. } => {
+            let (row, block) = (element / cols, element % cols / 256);
+            let expert = if experts { format!(" expert {unit}") } else { String::new() };
+            format!(
+                "{name}{expert} row {row} super-block {block}: {fault}; --set '{name}=i8.channel' has a scale that \
+                 does, --set '{name}=keep' stores the tensor as {}",
+                tensor.ty
+            )
+        }
+        PackError::E8 { block, ref error } => {
+            let (row, block) = (block / (cols / 256).max(1), block % (cols / 256).max(1));
+            let expert = if experts { format!(" expert {unit}") } else { String::new() };
+            format!("{name}{expert} row {row} block {block}: {error}; --set '{name}=keep' stores it as it is")
         }
         ref other => format!("{name}: {other}"),
     };
