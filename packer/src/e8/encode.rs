@@ -13,6 +13,9 @@ use gantry_formats::block::{e8 as truth, fp16};
 pub(crate) struct Plan {
     /// Scales to try are the root mean square over each of these.
     pub(super) divisors: &'static [f64],
+    /// And the largest magnitude over each of these. Of the first of both the larger is tried: a scale that follows
+    /// the root mean square alone clips blocks with outliers, or with many zeros, to a fraction of their values.
+    pub(super) reaches: &'static [f64],
     /// What is added to the scale before it is rounded.
     pub(super) offset: f64,
     /// Whether a flipped value still aims at its magnitude.
@@ -148,9 +151,14 @@ fn block<V: Lanes, const WEIGHTED: bool>(
 ) -> Option<Coded> {
     let weights = if WEIGHTED { level_weights(weights) } else { *weights };
     let rms = root_mean_square::<WEIGHTED>(x, &weights);
-    let scale = |divisor: f64| fp16::f32_to_f16((rms / divisor + plan.offset) as f32);
-    let (&first, others) = plan.divisors.split_first()?;
-    let mut d = scale(first);
+    let amax = f64::from(x.iter().fold(0.0_f32, |m, v| m.max(v.abs())));
+    let scale = |d: f64| fp16::f32_to_f16((d + plan.offset) as f32);
+    let (&first, divisors) = plan.divisors.split_first()?;
+    let (least, reaches) = match plan.reaches.split_first() {
+        Some((&reach, others)) => (amax / reach, others),
+        None => (0.0, plan.reaches),
+    };
+    let mut d = scale((rms / first).max(least));
     if !fp16::f16_is_finite(d) {
         return None;
     }
@@ -158,9 +166,10 @@ fn block<V: Lanes, const WEIGHTED: bool>(
     if plan.flips == Flips::Done {
         target.flip_smallest::<WEIGHTED>(plan.fold);
     }
-    if !others.is_empty() {
-        let ds = plan.divisors.iter().map(|&divisor| scale(divisor)).filter(|&d| fp16::f16_is_finite(d));
-        let ds: Vec<u16> = ds.collect();
+    if !(divisors.is_empty() && reaches.is_empty()) {
+        let others = divisors.iter().map(|divisor| rms / divisor).chain(reaches.iter().map(|r| amax / r));
+        let ds = others.map(scale).filter(|&d| fp16::f16_is_finite(d));
+        let ds: Vec<u16> = std::iter::once(d).chain(ds).collect();
         let steps: Vec<Steps> = ds.iter().map(|&d| Steps::of(fp16::f16_to_f32(d))).collect();
         let mut errors = vec![0.0; steps.len()];
         search.errors::<WEIGHTED>(&target, &steps, &mut errors);

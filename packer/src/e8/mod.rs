@@ -6,14 +6,14 @@
 //!
 //! 1. Magnitudes m = |x|, and signs (−0 is positive). Where eight values hold an odd number of negatives, one sign
 //!    is flipped.
-//! 2. A scale d: √(mean m²)/divisor in f64, narrowed to f32, then to f16.
+//! 2. A scale d, from rms = √(mean m²) in f64, narrowed to f32, then to f16.
 //! 3. Per 32 values the best of 16 codes, per 4 values the best of 256 entries, exactly: the lowest code and the
 //!    lowest index of equals. The rule is in `search.rs`.
 //!
-//! | | flipped sign | aim of that value | divisor |
+//! | | flipped sign | aim of that value | scale |
 //! |---|---|---|---|
-//! | [`Scheme::Reference`] | first smallest m | m, as if it were not flipped | 20, plus 10⁻¹² |
-//! | [`Scheme::Default`], [`Effort::Default`] | first smallest m (with an importance: w·m²) | −m | 66 |
+//! | [`Scheme::Reference`] | first smallest m | m, as if it were not flipped | rms/20 + 10⁻¹² |
+//! | [`Scheme::Default`], [`Effort::Default`] | first smallest m (with an importance: w·m²) | −m | rms/66, but max m is in reach |
 //! | [`Scheme::Default`], [`Effort::High`] | whichever gives the least error | −m | best of several, then refitted |
 //!
 //! A block of zeros is 98 zero bytes. A block that is not, but whose scale rounds to 0, is lost: it reads as zeros.
@@ -42,6 +42,9 @@ pub const BYTES: usize = truth::BYTES;
 
 /// Sub-scale codes.
 const CODES: usize = 16;
+
+/// The largest value at scale 1: code 15, entry 62.
+const REACH: f64 = 15.5 * 0.5 * 62.0 * 0.5;
 
 /// The three planes of whole blocks. Per 256 values: 64 bytes of `indices`, 32 of `words`, 2 of `scales`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,12 +97,25 @@ pub struct Options {
 
 impl Options {
     fn plan(self) -> &'static Plan {
-        const REFERENCE: Plan =
-            Plan { divisors: &[20.0], offset: 1e-12, fold: true, flips: Flips::Done, refits: 0 };
-        const DEFAULT: Plan =
-            Plan { divisors: &[66.0], offset: 0.0, fold: false, flips: Flips::Done, refits: 0 };
+        const REFERENCE: Plan = Plan {
+            divisors: &[20.0],
+            reaches: &[],
+            offset: 1e-12,
+            fold: true,
+            flips: Flips::Done,
+            refits: 0,
+        };
+        const DEFAULT: Plan = Plan {
+            divisors: &[66.0],
+            reaches: &[REACH],
+            offset: 0.0,
+            fold: false,
+            flips: Flips::Done,
+            refits: 0,
+        };
         const HIGH: Plan = Plan {
             divisors: &[66.0, 56.0, 59.0, 62.0, 70.0, 74.0, 78.0, 82.0, 86.0, 90.0, 94.0, 98.0],
+            reaches: &[REACH, 150.0, 190.0],
             offset: 0.0,
             fold: false,
             flips: Flips::Any,

@@ -63,7 +63,10 @@ pub(crate) fn encode(rule: Rule, x: &[f32; 256], importance: Option<&[f32; 256]>
     }
     let d = match rule {
         Rule::Reference => mean.sqrt() / 20.0 + 1e-12,
-        Rule::Default => mean.sqrt() / 66.0,
+        Rule::Default => {
+            let amax = x.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+            (mean.sqrt() / 66.0).max(f64::from(amax) / (15.5 * 0.5 * 62.0 * 0.5))
+        }
     };
     let half = fp16::f32_to_f16(d as f32);
     let d = fp16::f16_to_f32(half);
