@@ -2,7 +2,9 @@
 //!
 //! Peers: `cp`, `sync`, `cat`; `b3sum` where it is on the PATH; llama.cpp's programs in the folder that `LLAMA_CPP`
 //! names. A peer that is not there is said to be not measured. Each pair runs A B A B …; the ratio is that of the
-//! medians. `-- NAME` runs only the pairs whose name contains NAME.
+//! medians. `-- NAME` runs only the pairs whose name contains NAME: convert-lossless, verify, convert-q8, speed, and
+//! recipes, which needs a model whose rows tile by 256: `PADDED` names its BF16 file, and `IMATRIX` its importance
+//! matrix, without which `llama-quantize` makes no IQ3_XXS.
 
 use gantry_formats::block::GgmlType;
 use gantry_formats::gguf::{GgufWriter, Value};
@@ -35,6 +37,9 @@ fn main() {
     }
     if wanted("speed") {
         speed(scratch.path());
+    }
+    if wanted("recipes") {
+        recipes(scratch.path());
     }
 }
 
@@ -217,6 +222,31 @@ fn speed(scratch: &Path) {
         );
         return;
     };
+    tokens("SmolLM2 Q8_0", (&container, &source), &bench, [1.0, 1.0]);
+}
+
+/// `balanced` beside llama.cpp's Q8_0, and `compact` beside its IQ3_XXS of the same tensors and more.
+fn recipes(scratch: &Path) {
+    let peers = peer("llama-quantize").zip(peer("llama-bench"));
+    let Some(((quantize, bench), source)) = peers.zip(std::env::var_os("PADDED").map(PathBuf::from)) else {
+        println!("| recipes | | | not measured: LLAMA_CPP or PADDED is not set | | | |");
+        return;
+    };
+    for (recipe, ty, goal) in [("balanced", "Q8_0", 1.1), ("compact", "IQ3_XXS", 1.0)] {
+        let (ours, theirs) = (scratch.join("recipe.gantry"), scratch.join("recipe.gguf"));
+        timed(convert(&source, &ours, recipe));
+        let mut c = Command::new(&quantize);
+        if let Some(imatrix) = std::env::var_os("IMATRIX") {
+            c.arg("--imatrix").arg(imatrix);
+        }
+        c.arg("--pure").arg(&source).arg(&theirs).args([ty, "2"]).stdout(Stdio::null()).stderr(Stdio::null());
+        timed(c);
+        tokens(&format!("{recipe} beside {ty}"), (&ours, &theirs), &bench, [0.0, goal]);
+    }
+}
+
+/// Prompt and decode speed of a container beside a GGUF, in turns.
+fn tokens(what: &str, (container, source): (&Path, &Path), bench: &Path, goals: [f64; 2]) {
     let (mut ours, mut theirs) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
     for _ in 0..PASSES {
         let out = run_ok(
@@ -238,19 +268,20 @@ fn speed(scratch: &Path) {
         let json: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
         ours[0].push(json["prompt"]["tokens_per_second"].as_f64().expect("a rate"));
         ours[1].push(json["decode"]["tokens_per_second"].as_f64().expect("a rate"));
-        let mut c = Command::new(&bench);
-        c.arg("-m").arg(&source).args(["-t", "2", "-p", "128", "-n", "64", "-r", "3", "-o", "json"]);
+        let mut c = Command::new(bench);
+        c.arg("-m").arg(source).args(["-t", "2", "-p", "128", "-n", "64", "-r", "3", "-o", "json"]);
         let out = c.stderr(Stdio::null()).output().expect("llama-bench starts");
         let json: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
         for (i, row) in json.as_array().expect("rows").iter().enumerate().take(2) {
             theirs[i].push(row["avg_ts"].as_f64().expect("a rate"));
         }
     }
-    for (i, what) in ["prompt, 128 tokens", "decode, 64 tokens"].iter().enumerate() {
+    for (i, part) in ["prompt, 128 tokens", "decode, 64 tokens"].iter().enumerate() {
         let (a, b) = (median(ours[i].clone()), median(theirs[i].clone()));
         println!(
-            "| SmolLM2 Q8_0, 2 threads, {what} | gantry-run bench | llama-bench | {a:.1} tok/s | {b:.1} tok/s | {:.2} | ≥ 1.0 |",
-            a / b
+            "| {what}, 2 threads, {part} | gantry-run bench | llama-bench | {a:.1} tok/s | {b:.1} tok/s | {:.2} | ≥ {} |",
+            a / b,
+            goals[i]
         );
     }
 }
