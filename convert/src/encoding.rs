@@ -1,8 +1,10 @@
 //! How values are encoded where a layout leaves a choice: the E8 scheme and the importance of columns.
 
+use crate::failure::Refusal;
 use crate::imatrix::Imatrix;
-use crate::plan::TensorPlan;
+use crate::plan::{SourcePlan, TensorPlan};
 use clap::{Args, ValueEnum};
+use gantry_formats::exit::Exit;
 use gantry_formats::layout::Layout;
 use gantry_packer::e8;
 use std::collections::BTreeMap;
@@ -25,7 +27,7 @@ pub(crate) enum Effort {
     /// One search per block.
     #[default]
     Default,
-    /// Several, for a lower error; a few times slower.
+    /// Several scales and every choice of signs: some 2 % less squared error for twenty times the time.
     High,
 }
 
@@ -80,16 +82,17 @@ impl Encoding {
     }
 
     /// The recorded options of a container, with the importance matrix that it may have been made with.
-    pub(crate) fn recorded(options: &BTreeMap<String, String>, imatrix: Option<Arc<Imatrix>>) -> Self {
-        let is = |name: &str, value: &str| options.get(name).is_some_and(|v| v == value);
-        Self {
-            scheme: if is("e8_scheme", "reference") { Scheme::Reference } else { Scheme::Default },
-            effort: if is("e8_effort", "high") { Effort::High } else { Effort::Default },
-            imatrix,
-        }
+    ///
+    /// # Errors
+    /// Where it was made in a way that this program does not know.
+    pub(crate) fn recorded(
+        options: &BTreeMap<String, String>,
+        imatrix: Option<Arc<Imatrix>>,
+    ) -> anyhow::Result<Self> {
+        Ok(Self { scheme: recorded(options, SCHEME)?, effort: recorded(options, EFFORT)?, imatrix })
     }
 
-    /// Importance of the columns of tensor `name`, of expert `unit` where it has several: for values that are encoded
+    /// Importance of the columns of source tensor `name`, of expert `unit` where it has several: for values that are encoded
     /// as unrotated E8, under the default scheme.
     pub(crate) fn importance(&self, name: &str, layout: Layout, unit: u64, cols: u64) -> Option<&[f32]> {
         let imatrix = self.imatrix.as_deref().filter(|_| uses_importance(layout, self.scheme))?;
@@ -97,17 +100,19 @@ impl Encoding {
     }
 
     /// What shapes the bytes of these tensors, by name, as the manifest records it.
-    pub(crate) fn resolved(&self, tensors: &[TensorPlan]) -> BTreeMap<String, String> {
+    pub(crate) fn resolved(
+        &self,
+        tensors: &[TensorPlan],
+        sources: &[SourcePlan],
+    ) -> BTreeMap<String, String> {
         let mut out = BTreeMap::new();
-        let e8 = |t: &&TensorPlan| is_e8(t.layout) && !t.exact;
-        if tensors.iter().any(|t| e8(&t)) {
-            let name = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
-            out.insert("e8_scheme".into(), name(&self.scheme));
-            out.insert("e8_effort".into(), name(&self.effort));
+        if tensors.iter().any(|t| t.layout.is_e8() && !t.exact) {
+            out.insert(SCHEME.into(), word(&self.scheme));
+            out.insert(EFFORT.into(), word(&self.effort));
         }
         let weighted = |t: &TensorPlan| !t.exact && uses_importance(t.layout, self.scheme);
         if let Some(imatrix) = &self.imatrix
-            && tensors.iter().any(|t| weighted(t) && imatrix.knows(&t.name))
+            && tensors.iter().any(|t| weighted(t) && imatrix.knows(&sources[t.source].name))
         {
             out.insert("imatrix".into(), imatrix.blake3().into());
         }
@@ -115,12 +120,22 @@ impl Encoding {
     }
 }
 
-fn is_e8(layout: Layout) -> bool {
-    matches!(layout, Layout::E8Block98 { .. } | Layout::E8Planar { .. })
+const SCHEME: &str = "e8_scheme";
+const EFFORT: &str = "e8_effort";
+
+/// What the command line and the manifest call a value.
+fn word(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |v| v.get_name().to_string())
+}
+
+fn recorded<T: ValueEnum + Default>(options: &BTreeMap<String, String>, name: &str) -> anyhow::Result<T> {
+    let Some(text) = options.get(name) else { return Ok(T::default()) };
+    T::from_str(text, false).map_err(|_| {
+        let text = format!("the container was made with {name} {text}, which this program does not know");
+        Refusal::new(Exit::Incompatible, text)
+    })
 }
 
 fn uses_importance(layout: Layout, scheme: Scheme) -> bool {
-    let unrotated =
-        matches!(layout, Layout::E8Block98 { rotated: false } | Layout::E8Planar { rotated: false, .. });
-    unrotated && scheme == Scheme::Default
+    layout.is_e8() && !layout.is_rotated() && scheme == Scheme::Default
 }

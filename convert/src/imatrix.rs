@@ -4,12 +4,13 @@
 //! of squared activations by column (by column and expert), and `NAME.counts`, one count (one per expert).
 
 use crate::failure::Refusal;
+use crate::filehash::hash_file;
+use crate::progress::Progress;
 use anyhow::{Context, Result};
 use gantry_formats::block::GgmlType;
 use gantry_formats::exit::Exit;
 use gantry_formats::gguf::{Gguf, Tensor};
 use gantry_formats::hash;
-use gantry_formats::source::ReadAt;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -52,6 +53,9 @@ impl Imatrix {
                 let (n, m) = (sums.len(), counts.len());
                 return Err(refuse(format!("{matrix}: {n} sums and {m} counts do not fit")));
             }
+            if let Some(at) = counts.iter().position(|c| !c.is_finite() || *c < 0.0) {
+                return Err(refuse(format!("{matrix}: count {at} is {}", counts[at])));
+            }
             let means = sums.chunks(cols).zip(&counts).flat_map(|(sums, &count)| {
                 sums.iter().map(move |&sum| if count > 0.0 { sum / count } else { 0.0 })
             });
@@ -85,10 +89,13 @@ impl Imatrix {
     /// tensor, of another width, or where no token came by.
     pub(crate) fn columns(&self, name: &str, unit: u64, cols: u64) -> Option<&[f32]> {
         let (own, means) = self.tensors.get(name)?;
-        let experts = means.len() / own;
-        let unit = if experts == 1 { 0 } else { usize::try_from(unit).ok()? };
-        let columns = means.get(unit * own..(unit + 1) * own)?;
-        (*own as u64 == cols && columns.iter().any(|m| *m > 0.0)).then_some(columns)
+        if *own as u64 != cols {
+            return None;
+        }
+        let mut experts = means.chunks_exact(*own);
+        let columns =
+            if experts.len() == 1 { experts.next() } else { experts.nth(usize::try_from(unit).ok()?) }?;
+        columns.iter().any(|m| *m > 0.0).then_some(columns)
     }
 }
 
@@ -101,15 +108,16 @@ fn read(file: &Gguf, tensor: &Tensor<'_>) -> Result<Vec<f32>> {
     Ok(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
 }
 
+/// BLAKE3 of the file, hex; of a set, of its files' BLAKE3s in order.
 fn blake3_of(file: &Gguf) -> Result<String> {
-    let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; 1 << 20];
+    let progress = Progress::new("hash imatrix", 0);
+    let mut digests = blake3::Hasher::new();
     for shard in file.shards() {
-        for at in (0..shard.len()).step_by(1 << 20) {
-            let bytes = &mut buffer[..(shard.len() - at).min(1 << 20) as usize];
-            shard.source().read_exact_at(at, bytes)?;
-            hasher.update(bytes);
+        let digest = hash_file(shard.source(), 1, &progress)?;
+        if file.shards().len() == 1 {
+            return Ok(hash::hex(&digest));
         }
+        digests.update(&digest);
     }
-    Ok(hash::hex(hasher.finalize().as_bytes()))
+    Ok(hash::hex(digests.finalize().as_bytes()))
 }

@@ -78,23 +78,28 @@ pub(crate) fn runs(layout: Layout, matrix: (u64, u64), first_row: u64, rows: u64
     }
 }
 
-/// The first value, counted from the group's, that byte `at` of its plane `plane` is for.
-pub(crate) fn element(group: Group, plane: usize, at: u64) -> u64 {
-    match (group.layout, plane) {
-        (Layout::I8 { order, .. }, 0) => {
-            let (rows, cols) = group.layout.padded(group.rows, group.cols).unwrap_or((0, 0));
-            let mut places = (0..rows).flat_map(|n| (0..cols).map(move |k| (n, k)));
-            // Slow, and asked only where something is wrong.
-            let (n, k) = places.find(|&(n, k)| order.offset(n, k, rows, cols) == at).unwrap_or((0, 0));
-            n * group.cols + k.min(group.cols - 1)
+/// The element `(row, column)` that byte `at` of plane `plane` is for, or the first of those; `None` in padding.
+pub(crate) fn element(group: Group, plane: usize, at: u64) -> Option<(u64, u64)> {
+    let Group { layout, rows, cols, .. } = group;
+    let row_major = |i: u64| (i / cols.max(1), i % cols.max(1));
+    let (n, k) = match (layout, plane) {
+        (Layout::I8 { order, scales, .. }, _) => {
+            let (all, width) = layout.padded(rows, cols)?;
+            match (plane, scales) {
+                (0, _) => order.element(at, all, width),
+                (_, Scales::Channel) => (at / 4, 0),
+                (_, Scales::Block32) => (at / 2 / (width / 32), at / 2 % (width / 32) * 32),
+            }
         }
-        (Layout::I8 { scales: Scales::Channel, .. }, _) => at / 4 * group.cols,
-        (Layout::I8 { .. }, _) => at * 16,
-        (Layout::E8Block98 { .. }, _) => at / 98 * 256,
-        (_, 0) => at * 4,
-        (_, 1) => at * 8,
-        _ => at * 128,
-    }
+        (Layout::Raw(ty) | Layout::Block(ty), _) => row_major(at / ty.block_bytes() * ty.block_len()),
+        (Layout::Q8_0Split { .. }, 0) => row_major(at),
+        (Layout::Q8_0Split { .. }, _) => row_major(at * 16),
+        (Layout::E8Block98 { .. }, _) => row_major(at / 98 * 256),
+        (Layout::E8Planar { .. }, 0) => row_major(at * 4),
+        (Layout::E8Planar { .. }, 1) => row_major(at * 8),
+        (Layout::E8Planar { .. }, _) => row_major(at * 128),
+    };
+    (n < rows && k < cols).then_some((n, k))
 }
 
 impl Buffers {
@@ -159,7 +164,7 @@ impl Buffers {
         let (n, cols) = ((group.rows * group.cols) as usize, group.cols as usize);
         self.values.resize(n, 0.0);
         dequantize(group.ty, src, &mut self.values)?;
-        if is_rotated(group.layout) {
+        if group.layout.is_rotated() {
             rotation::rotate(&mut self.values, cols)?;
         }
         self.importance.clear();
@@ -181,9 +186,7 @@ impl Buffers {
                 let form = int8::Form { order, scales, rows, cols };
                 int8::to_blocks(form, layout.unpacked_type(ty), &self.planes[0], &self.planes[1], out)
             }
-            Layout::E8Block98 { rotated: false } | Layout::E8Planar { rotated: false, .. } => {
-                e8::export_iq3_xxs(self.e8(group)?, out)
-            }
+            _ if layout.is_e8() && layout.keeps(ty) => e8::export_iq3_xxs(self.e8(group)?, out),
             _ => {
                 let mut values = std::mem::take(&mut self.values);
                 values.resize(rows * cols, 0.0);
@@ -211,7 +214,7 @@ impl Buffers {
             }
             Layout::E8Planar { .. } | Layout::E8Block98 { .. } => {
                 e8::decode(self.e8(group)?, out)?;
-                if is_rotated(layout) { rotation::unrotate(out, cols) } else { Ok(()) }
+                if layout.is_rotated() { rotation::unrotate(out, cols) } else { Ok(()) }
             }
             Layout::Raw(_) | Layout::Block(_) | Layout::Q8_0Split { .. } => Ok(()),
         }
@@ -226,10 +229,6 @@ impl Buffers {
         }
         Ok(as_ref(&self.planes))
     }
-}
-
-fn is_rotated(layout: Layout) -> bool {
-    matches!(layout, Layout::E8Block98 { rotated: true } | Layout::E8Planar { rotated: true, .. })
 }
 
 fn resize_split([indices, words, scales]: &mut [Vec<u8>; 3], values: usize) {

@@ -51,7 +51,7 @@ const fn target(name: &'static str, about: &'static str, channel: Order, block32
 }
 
 /// Every target that this program packs for.
-pub const TARGETS: [Target; 16] = [
+pub static TARGETS: [Target; 16] = [
     target("cpu", "this program's own CPU kernels", Order::Vnni16, Order::Vnni16),
     target("cuda:sm_80", "NVIDIA A100", Order::NvA64, Order::NvA32),
     target("cuda:sm_86", "NVIDIA RTX 30, A40", Order::NvA64, Order::NvA32),
@@ -73,8 +73,7 @@ pub const TARGETS: [Target; 16] = [
 impl Target {
     /// The target called `name`.
     pub fn find(name: &str) -> Option<&'static Self> {
-        static ALL: [Target; 16] = TARGETS;
-        ALL.iter().find(|t| t.name == name)
+        TARGETS.iter().find(|t| t.name == name)
     }
 
     /// `cpu`, `cuda`, `hip` or `level-zero`.
@@ -91,8 +90,9 @@ impl Target {
         })
     }
 
-    /// Whether the kernels of this target multiply by matrices in `layout`. Those of the CPU read every layout there
-    /// is, so that any container runs there; other devices read their own orders, splits, planar E8 and floats.
+    /// Whether kernels of this target multiply by matrices in `layout`, or are meant to. Those of the CPU read floats,
+    /// GGUF blocks and every packed layout, so that any container runs there; other devices read their own orders,
+    /// splits, planar E8 and floats.
     pub fn takes(&self, layout: Layout) -> bool {
         match layout {
             Layout::Raw(ty) => matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16),
@@ -109,10 +109,9 @@ impl Target {
     }
 }
 
-/// Why the runtime cannot run a complete model of this architecture with these layouts, one reason a line; empty
-/// where it can.
+/// Why the runtime cannot run a complete model of this architecture with these layouts on the CPU, one reason a line;
+/// empty where it can.
 pub fn obstacles<'a>(
-    target: &str,
     arch: Option<&Architecture>,
     hparams: &Hparams,
     layouts: impl Iterator<Item = &'a Layout>,
@@ -122,13 +121,10 @@ pub fn obstacles<'a>(
         let form = if hparams.experts > 0 { "with experts" } else { "dense" };
         out.push(format!("gantry-run does not run {} in the form {form} yet", arch.name));
     }
-    let Some(target) = Target::find(target) else {
-        out.push(format!("target {target} is unknown to this program"));
-        return out;
-    };
-    let missing: Vec<String> = layouts.filter(|l| !target.takes(**l)).map(Layout::to_string).collect();
+    let cpu = &TARGETS[0];
+    let missing: Vec<String> = layouts.filter(|l| !cpu.takes(**l)).map(Layout::to_string).collect();
     if !missing.is_empty() {
-        out.push(format!("there is no {} kernel for {}", target.name, missing.join(", ")));
+        out.push(format!("gantry-run has no kernel for {}", missing.join(", ")));
     }
     out
 }

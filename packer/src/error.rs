@@ -114,8 +114,8 @@ pub enum PackError {
     },
     /// Rows are so long that a sum of their int8 products need not fit an int32.
     #[error(
-        "rows of {cols} columns: above {} an int32 no longer holds every sum of int8 products; use scales per \
-         block32",
+        "rows of {cols} columns: above {} an int32 no longer holds every sum of int8 products; pack them as \
+         q8_0.split",
         crate::int8::MAX_CHANNEL_COLS
     )]
     LongRows {

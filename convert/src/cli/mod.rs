@@ -137,10 +137,13 @@ fn recipe(name: &str) -> Result<Recipe> {
     };
     let read = || -> std::io::Result<String> {
         let mut text = String::new();
-        std::fs::File::open(name)?.take(MAX_RECIPE).read_to_string(&mut text)?;
+        std::fs::File::open(name)?.take(MAX_RECIPE + 1).read_to_string(&mut text)?;
         Ok(text)
     };
     let text = read().with_context(|| format!("--recipe {name}"))?;
+    if text.len() as u64 > MAX_RECIPE {
+        return Err(usage(format!("--recipe {name}: a recipe has at most {MAX_RECIPE} bytes")));
+    }
     let stem = Path::new(stem).file_name().map_or(stem.into(), |s| s.to_string_lossy());
     Recipe::parse(&stem, &text).map_err(|e| usage(format!("--recipe {name}: {e}")))
 }

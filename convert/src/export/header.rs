@@ -26,12 +26,14 @@ pub(super) struct ShardPlan<'c> {
     /// Tensors whose type is not the source's.
     pub(super) changed: u64,
     rewritten: bool,
+    /// Whether every value is the source's.
+    exact: bool,
 }
 
 impl ShardPlan<'_> {
     /// Whether this has to be the source file, byte for byte.
     pub(super) fn is_source(&self) -> bool {
-        !self.rewritten
+        !self.rewritten && self.exact
     }
 }
 
@@ -56,6 +58,8 @@ pub(super) fn plan<'c>(unpacker: &Unpacker<'c>) -> anyhow::Result<Vec<ShardPlan<
         let tensors: Vec<usize> = (next..next + header.tensors().len()).collect();
         next += tensors.len();
         let changed = tensors.iter().filter(|&&i| types[i] != manifest.source_tensors[i].ty).count() as u64;
+        // A tensor may have the source's type and other values: floats that were rounded and came back.
+        let exact = tensors.iter().all(|&i| manifest.source_tensors[i].exact);
         let rewritten = changed > 0 || any_changed && shard == 0;
         let header = if rewritten { rewrite(header, &tensors, &types, unpacker)? } else { header.clone() };
         plans.push(ShardPlan {
@@ -65,6 +69,7 @@ pub(super) fn plan<'c>(unpacker: &Unpacker<'c>) -> anyhow::Result<Vec<ShardPlan<
             tensors,
             changed,
             rewritten,
+            exact,
         });
     }
     if next != manifest.source_tensors.len() {

@@ -81,6 +81,7 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<()> {
     for w in &written {
         let what = match (w.is_source, w.changed) {
             (true, _) => "BLAKE3 equals the source file's".to_string(),
+            (false, 0) => "types as in the source, values as they were rounded".to_string(),
             (false, n) => format!("{} of another type than in the source", units::plural(n, "tensor")),
         };
         text += &format!("{}\n  {}, {what}\n", w.path.display(), units::bytes(w.bytes));

@@ -111,22 +111,14 @@ fn find(container: &Container, name: &str, expert: u32) -> anyhow::Result<Stored
 }
 
 impl Dump {
-    /// Name of the plane that holds byte `at`, and its first element there; `None` between planes.
-    fn place(&self, at: u64) -> Option<(&'static str, u64)> {
+    /// Name of the plane that holds byte `at`, `None` between planes, and the element that it is for, `None` in
+    /// padding.
+    fn place(&self, at: u64) -> (Option<&'static str>, Option<(u64, u64)>) {
         let planes = self.layout.planes(self.rows, self.cols).unwrap_or_default();
         let found = planes.iter().enumerate().find(|(_, p)| (p.offset..p.offset + p.bytes).contains(&at));
-        let (i, plane) = found?;
-        let at = at - plane.offset;
-        let element = match self.layout {
-            Layout::Raw(ty) | Layout::Block(ty) => at / ty.block_bytes() * ty.block_len(),
-            Layout::Q8_0Split { .. } if i == 0 => at,
-            Layout::Q8_0Split { .. } => at * 16,
-            layout => {
-                let group = Group { layout, ty: GgmlType::F32, rows: self.rows, cols: self.cols };
-                rows::element(group, i, at)
-            }
-        };
-        Some((plane.name, element))
+        let Some((i, plane)) = found else { return (None, None) };
+        let group = Group { layout: self.layout, ty: GgmlType::F32, rows: self.rows, cols: self.cols };
+        (Some(plane.name), rows::element(group, i, at - plane.offset))
     }
 
     /// For people.
@@ -136,10 +128,9 @@ impl Dump {
         for (i, line) in self.bytes.chunks(LINE).enumerate() {
             let at = self.at + (i * LINE) as u64;
             let hex: String = line.iter().map(|b| format!("{b:02x} ")).collect();
-            let (plane, element) = match self.place(at) {
-                Some((plane, e)) => (plane, format!("({}, {})", e / self.cols.max(1), e % self.cols.max(1))),
-                None => ("zero", String::new()),
-            };
+            let (plane, element) = self.place(at);
+            let element = element.map_or("padding".into(), |(n, k)| format!("({n}, {k})"));
+            let plane = plane.unwrap_or("");
             let _ = writeln!(out, "{at:>8}  {hex:48}{plane:8} {element}");
         }
         out

@@ -2,7 +2,6 @@
 //! kernels.
 
 use crate::failure::Refusal;
-use crate::recipe::{EXAMPLES, Want};
 use gantry_formats::exit::Exit;
 use gantry_formats::layout::{Layout, Order, Scales};
 use serde_json::{Value, json};
@@ -17,12 +16,14 @@ const LINE: u64 = 16;
 /// Where there is no such layout.
 pub(super) fn parse(name: &str) -> anyhow::Result<Layout> {
     let with_scales = |scales: &str| Layout::from_name(&format!("{name}:{scales}"));
-    let known = match name.parse::<Want>() {
-        Ok(Want::Layout(layout)) => Some(layout),
-        _ => with_scales("block32").or_else(|| with_scales("channel")),
-    };
+    let known = Layout::from_name(name).or_else(|| with_scales("block32")).or_else(|| with_scales("channel"));
     known.ok_or_else(|| {
-        let text = format!("--layout {name}: there is no such layout; known are {EXAMPLES}");
+        let orders: Vec<&str> = Order::ALL.iter().map(|o| o.name()).collect();
+        let text = format!(
+            "--layout {name}: there is no such layout; known are q8_0.split, e8.planar, e8.block98, {}, raw.TYPE and \
+             gguf.TYPE",
+            orders.join(", ")
+        );
         Refusal::new(Exit::Usage, text)
     })
 }
@@ -124,14 +125,10 @@ fn write(out: &mut String, layout: Layout) -> std::fmt::Result {
 fn next(out: &mut String, order: Order, what: &str, n: u64, k: u64) -> std::fmt::Result {
     let (rows, cols) = (2 * Order::ROW_TILE, 2 * order.col_tile());
     let step = order.offset(n, k, rows, cols);
-    let tile = Order::ROW_TILE * order.col_tile();
     let words = match (order, what) {
         (Order::KMajor, "columns") => format!("{} * N bytes", order.col_tile()),
-        (Order::KMajor, _) => format!("{step} bytes"),
-        (_, "rows") => format!("{} * K bytes", Order::ROW_TILE),
-        (Order::NMajor | Order::Rdna3 | Order::Rdna4, _) => format!("{step} bytes"),
-        _ if step == tile => format!("{tile} bytes"),
-        _ => format!("{step} bytes"),
+        (Order::KMajor, _) | (_, "columns") => format!("{step} bytes"),
+        _ => format!("{} * K bytes", Order::ROW_TILE),
     };
     writeln!(out, "the next {} {what} are {words} further", n.max(k))
 }

@@ -138,7 +138,7 @@ impl Summary {
         let hparams = container.gguf_headers().first().map(|h| arch::Hparams::read(h)).unwrap_or_default();
         let table = arch::find(&self.architecture);
         let layouts = container.layouts().iter();
-        self.not_runnable_because.extend(target::obstacles("cpu", table, &hparams, layouts));
+        self.not_runnable_because.extend(target::obstacles(table, &hparams, layouts));
         self.runnable = manifest.model.complete && self.not_runnable_because.is_empty();
         let alias = |a: &gantry_formats::container::Alias| format!("{} = {}", a.name, a.of);
         let changed = manifest.source_tensors.iter().filter(|t| !t.exact);
@@ -188,7 +188,7 @@ impl Summary {
                 let tensors = names.iter().zip(gguf.tensors()).map(|(n, t)| (n.as_str(), t.info.dims()));
                 let findings = arch::check(table, &hparams, header, tensors);
                 self.not_runnable_because.extend(findings.iter().map(ToString::to_string));
-                let forms = target::obstacles("cpu", Some(table), &hparams, std::iter::empty());
+                let forms = target::obstacles(Some(table), &hparams, std::iter::empty());
                 self.not_runnable_because.extend(forms);
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{CardPlan, Encoding, Options, Plan, Route, ShardPlan, SourcePlan, TensorPlan, fuse, place};
 use crate::failure::Refusal;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, Want};
 use anyhow::Result;
 use gantry_formats::arch;
 use gantry_formats::container::{Container, Part};
@@ -13,8 +13,8 @@ use gantry_formats::size;
 use gantry_formats::target::Target;
 use std::collections::BTreeMap;
 
-/// What the options call the layout of one tensor that an override changed.
-pub(super) const OVERRIDE: &str = "layout ";
+/// What the options call the layout of one tensor that was asked for by name.
+pub(super) const CHOSEN: &str = "layout ";
 
 impl Plan {
     /// The plan that `convert` would make of the same source with the same options for `target`: int8 in that target's
@@ -42,18 +42,12 @@ impl Plan {
         };
         let groups = fuse::group(&tensors, fused, options.alignment)?;
         let places = place::place(&tensors, groups, &options)?;
-        let mut resolved = manifest.options.clone();
-        for t in &tensors {
-            if let Some(layout) = resolved.get_mut(&format!("{OVERRIDE}{}", t.name)) {
-                *layout = t.layout.to_string();
-            }
-        }
         let plan = Self {
             model: manifest.model.clone(),
             recipe: manifest.recipe.clone(),
             target: target.name.into(),
             encoding: options.encoding,
-            options: resolved,
+            options: manifest.options.clone(),
             shards: manifest
                 .sources
                 .iter()
@@ -118,8 +112,10 @@ fn tensors(container: &Container, target: &Target) -> Vec<TensorPlan> {
             let cols = s.dims.first().copied().unwrap_or(1);
             let dims = if whole { s.dims.clone() } else { vec![cols, part.rows[1] - part.rows[0]] };
             let role = Role::of(name, dims.iter().filter(|&&d| d > 1).count());
+            let chosen = manifest.options.get(&format!("{CHOSEN}{name}"));
+            let stays = chosen.and_then(|w| w.parse::<Want>().ok()).is_some_and(Want::names_an_order);
             let layout = match layout {
-                Layout::I8 { scales, plane_align, .. } => {
+                Layout::I8 { scales, plane_align, .. } if !stays => {
                     Layout::I8 { order: target.order(role.base, scales), scales, plane_align }
                 }
                 other => other,
@@ -140,7 +136,7 @@ fn tensors(container: &Container, target: &Target) -> Vec<TensorPlan> {
                 layout,
                 exact: layout.keeps(s.ty),
                 fallback: None,
-                overridden: false,
+                chosen: None,
                 route: Route::default(),
                 dims,
             };

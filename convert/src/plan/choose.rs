@@ -45,15 +45,18 @@ pub(super) fn choose(tensors: &mut [TensorPlan], options: &Options, experts: boo
         }
     }
     for t in tensors {
-        let (by_recipe, fallback) = wanted(t, options, experts);
+        let Wanted { layout: by_recipe, fallback, want } = wanted(t, options, experts);
         (t.layout, t.fallback) = (by_recipe, fallback);
+        t.chosen = want.filter(|w| w.names_an_order());
         // The last one that matches decides, as on other command lines.
         if let Some(set) = options.overrides.iter().rev().find(|s| s.matches(t)) {
             let layout = set.want.layout(options.target, &t.role, t.ty);
             possible(t, layout).map_err(|reason| {
                 Refusal::new(Exit::Usage, format!("--set {}={}: {}: {reason}", set.pattern, set.want, t.name))
             })?;
-            t.overridden = layout != by_recipe;
+            if layout != by_recipe || set.want.names_an_order() {
+                t.chosen = Some(set.want);
+            }
             (t.layout, t.fallback) = (layout, None);
         }
         t.exact = t.layout.keeps(t.ty);
@@ -61,14 +64,25 @@ pub(super) fn choose(tensors: &mut [TensorPlan], options: &Options, experts: boo
     Ok(())
 }
 
-/// The first of the recipe's wishes that is possible, and why it is not the first.
-fn wanted(t: &TensorPlan, options: &Options, experts: bool) -> (Layout, Option<String>) {
+/// What the recipe gives a tensor.
+struct Wanted {
+    layout: Layout,
+    /// Why it is not what the recipe wants first.
+    fallback: Option<String>,
+    want: Option<Want>,
+}
+
+/// The first of the recipe's wishes that is possible.
+fn wanted(t: &TensorPlan, options: &Options, experts: bool) -> Wanted {
     let subject = Subject { name: &t.name, role: &t.role, kind: t.kind, ty: t.ty, experts };
     let mut reason = None;
     for want in options.recipe.wants(subject) {
         let layout = want.layout(options.target, &t.role, t.ty);
         match possible(t, layout) {
-            Ok(()) => return (layout, reason.map(|why| format!("{want} instead of {why}"))),
+            Ok(()) => {
+                let fallback = reason.map(|why| format!("{want} instead of {why}"));
+                return Wanted { layout, fallback, want: Some(*want) };
+            }
             Err(why) => {
                 let why = format!("{want}: {why}");
                 reason = Some(reason.map_or(why.clone(), |before| format!("{before}; {why}")));
@@ -80,7 +94,8 @@ fn wanted(t: &TensorPlan, options: &Options, experts: bool) -> (Layout, Option<S
         (Kind::Exact, GgmlType::Q8_0) => Layout::q8_0_split(),
         _ => Layout::identity(t.ty),
     };
-    (own, reason.map(|why| format!("kept {} instead of {why}", t.ty)))
+    let fallback = reason.map(|why| format!("kept {} instead of {why}", t.ty));
+    Wanted { layout: own, fallback, want: None }
 }
 
 impl Override {
@@ -114,9 +129,7 @@ fn possible(t: &TensorPlan, layout: Layout) -> Result<(), String> {
     if layout.takes_whole_rows() && row > MAX_WHOLE_ROW {
         return Err(format!("row of {row}, of more than {MAX_WHOLE_ROW}"));
     }
-    let rotated =
-        matches!(layout, Layout::E8Block98 { rotated: true } | Layout::E8Planar { rotated: true, .. });
-    if rotated && t.kind == Kind::Embedding {
+    if layout.is_rotated() && t.kind == Kind::Embedding {
         return Err("its rows are read one by one and would come out rotated".into());
     }
     Ok(())

@@ -72,7 +72,7 @@ fn tensor(source: usize, s: &SourcePlan, name: String, rows: std::ops::Range<u64
         layout: Layout::identity(s.ty),
         exact: true,
         fallback: None,
-        overridden: false,
+        chosen: None,
         route: Route::default(),
         name,
         dims,

@@ -20,7 +20,7 @@ pub(crate) use route::{Route, chunk_elements};
 pub(crate) use table::table;
 
 use crate::encoding::Encoding;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, Want};
 use anyhow::Result;
 use gantry_formats::arch::Hparams;
 use gantry_formats::block::GgmlType;
@@ -100,8 +100,8 @@ pub(crate) struct TensorPlan {
     pub(crate) exact: bool,
     /// Why the recipe's wish was not granted.
     pub(crate) fallback: Option<String>,
-    /// Whether an override changed what the recipe says.
-    pub(crate) overridden: bool,
+    /// What was asked for by name, where that is not what the recipe says for every target.
+    pub(crate) chosen: Option<Want>,
     /// How its bytes reach the output.
     pub(crate) route: Route,
 }
@@ -178,21 +178,17 @@ impl Plan {
         for card in &mut cards {
             card.kv_bytes = context.and_then(|n| kv_bytes(&known.hparams, card.layers, n));
         }
-        let mut resolved = options.encoding.resolved(&tensors);
+        let mut resolved = options.encoding.resolved(&tensors, &sources);
         resolved.insert("fuse".into(), if options.fuse { "on" } else { "off" }.into());
         resolved.insert("placement".into(), "layers".into());
-        for t in tensors.iter().filter(|t| t.overridden) {
-            resolved.insert(format!("{}{}", again::OVERRIDE, t.name), t.layout.to_string());
+        for (t, want) in tensors.iter().filter_map(|t| Some((t, t.chosen?))) {
+            resolved.insert(format!("{}{}", again::CHOSEN, t.name), want.to_string());
         }
         let mut warnings = known.warnings;
         let fallen = tensors.iter().filter_map(|t| Some(format!("{}: {}", t.name, t.fallback.as_ref()?)));
         warnings.extend(fallen);
-        let mut notes =
-            target::obstacles(options.target.name, known.arch, &known.hparams, places.layouts.iter());
-        if options.target.family() != "cpu" {
-            let family = options.target.family();
-            notes.push(format!("gantry-run has no {family} backend yet; it runs this on the CPU, slower"));
-        }
+        let mut notes = target::obstacles(known.arch, &known.hparams, places.layouts.iter());
+        notes.extend(foreign(options.target, &places.layouts));
         let (read, packed) = (tensors.iter().map(|t| t.bytes), places.blobs.iter().map(|b| b.bytes));
         if packed.sum::<u64>() > read.sum::<u64>() / 20 * 21 {
             notes.push("the container is larger than the source, and no more accurate".into());
@@ -241,6 +237,26 @@ impl Plan {
     pub(crate) fn segment(&self, card: usize) -> Section {
         self.skeleton.segments[card]
     }
+}
+
+/// What to tell of a target that is not this processor: that the CPU runs it for now, and which layouts its kernels are
+/// not meant to read.
+fn foreign(target: &Target, layouts: &[Layout]) -> Vec<String> {
+    if target.family() == "cpu" {
+        return Vec::new();
+    }
+    let mut out =
+        vec![format!("gantry-run has no {} backend yet; it runs this on the CPU, slower", target.family())];
+    let odd: Vec<String> = layouts.iter().filter(|l| !target.takes(**l)).map(Layout::to_string).collect();
+    if !odd.is_empty() {
+        let text = format!(
+            "kernels of {} are not meant to read {}; --set gives others",
+            target.name,
+            odd.join(", ")
+        );
+        out.push(text);
+    }
+    out
 }
 
 /// Bytes of an f32 KV cache, as `gantry-run` keeps it by default: keys and values of every head, for each layer and position.

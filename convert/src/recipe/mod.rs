@@ -1,14 +1,14 @@
 //! Recipes: which kind of tensor gets which layout.
 //!
 //! A recipe is a TOML file, a list of rules; for each tensor the first that fits decides, and of the layouts that it
-//! lists the first that the tensor's shape and type allow. What no rule names stays as it is, and so does what is
-//! [`Kind::Exact`]: norms, biases, routers and convolutions keep their values in every recipe. The built-in recipes
-//! are files beside this one.
+//! lists the first that the tensor's shape and type allow. What no rule names stays as it is. What is [`Kind::Exact`],
+//! norms, biases, routers and convolutions, keeps its values in every recipe. The built-in recipes are files beside
+//! this one.
 
 mod parse;
 mod want;
 
-pub(crate) use want::{EXAMPLES, Want};
+pub(crate) use want::Want;
 
 use crate::glob;
 use gantry_formats::block::GgmlType;
@@ -33,7 +33,7 @@ struct Rule {
     layouts: Vec<Want>,
 }
 
-/// The built-in recipes: name, text, and what it is for.
+/// The built-in recipes: name and text.
 pub(crate) const BUILT_IN: [(&str, &str); 5] = [
     ("balanced", include_str!("balanced.toml")),
     ("compact", include_str!("compact.toml")),

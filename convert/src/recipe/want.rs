@@ -32,8 +32,15 @@ impl Want {
     }
 }
 
+impl Want {
+    /// Whether it names an order of int8 itself, so that it is the same for every target.
+    pub(crate) fn names_an_order(self) -> bool {
+        matches!(self, Self::Layout(Layout::I8 { .. }))
+    }
+}
+
 /// Names for people who do not know what there is.
-pub(crate) const EXAMPLES: &str = "keep, q8_0.split, i8.block32, i8.channel, e8, e8:rotated, or in full \
+const EXAMPLES: &str = "keep, q8_0.split, i8.block32, i8.channel, e8, e8:rotated, or in full \
                                    i8.frag.vnni16:block32, e8.block98, raw.TYPE, gguf.TYPE";
 
 impl FromStr for Want {

@@ -114,8 +114,8 @@ fn encoding(container: &Container, imatrix: Option<&Path>) -> anyhow::Result<Enc
             );
             Err(Refusal::new(Exit::Usage, text))
         }
-        (None, Some(_)) => Ok(Encoding::recorded(options, None)),
-        _ => Ok(Encoding::recorded(options, imatrix.map(Arc::new))),
+        (None, Some(_)) => Encoding::recorded(options, None),
+        _ => Encoding::recorded(options, imatrix.map(Arc::new)),
     }
 }
 

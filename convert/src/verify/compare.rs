@@ -207,7 +207,8 @@ fn differing_rows(group: Group, a: &[Vec<u8>; 3], b: &[Vec<u8>; 3]) -> Option<(u
     let planes = group.layout.planes(group.rows, group.cols).unwrap_or_default().len();
     let found = (0..planes).filter_map(|plane| {
         let (at, count) = differing(&a[plane], &b[plane], 1, 1)?;
-        Some((rows::element(group, plane, at), count))
+        let (row, col) = rows::element(group, plane, at).unwrap_or_default();
+        Some((row * group.cols + col, count))
     });
     found.reduce(|(first, count), (element, more)| (first.min(element), count + more))
 }

@@ -280,3 +280,54 @@ fn an_importance_matrix_weights_unrotated_e8() {
     let c = Container::open(Path::new(&with)).expect("sound");
     assert!(!c.manifest().options.contains_key("imatrix"));
 }
+
+#[test]
+fn parts_of_several_types_in_one_matrix_keep_their_values() {
+    // q, k and v are one matrix, of which each part goes back to its own type.
+    let room = Room::new();
+    let mut list = llama_tensors(2, 0, GgmlType::Q8_0);
+    list.iter_mut().filter(|t| t.name.ends_with(b"attn_q.weight")).for_each(|t| t.ty = GgmlType::Q4_0);
+    list.iter_mut().filter(|t| t.name.ends_with(b"ffn_up.weight")).for_each(|t| t.ty = GgmlType::IQ4_NL);
+    write(&room.path("m.gguf"), |w| llama_keys(w, 2, 0), &list, 17);
+    let c = room.convert("m.gantry", &["--recipe", "lossless"]);
+    assert_eq!(c.manifest().tensors.iter().filter(|t| t.parts.len() > 1).count(), 4);
+    succeed(&["export", &room.text("m.gantry"), "-o", &room.text("back.gguf")]);
+    let (want, found) = (fs::read(room.path("m.gguf")), fs::read(room.path("back.gguf")));
+    assert!(want.expect("written") == found.expect("written"));
+}
+
+#[test]
+fn an_order_that_was_asked_for_by_name_stays_on_every_target() {
+    let room = Room::new();
+    write(&room.path("m.gguf"), keys, &tensors(GgmlType::BF16), 18);
+    let own = room.text("own.toml");
+    let rule =
+        "[[rule]]\nrole = 'attn_output'\nlayout = 'i8.frag.slot8:channel'\n[[rule]]\nlayout = 'i8.block32'\n";
+    fs::write(&own, rule).expect("written");
+    let options = ["--recipe", &own, "--set", "attn_q=i8.nmajor:block32", "--set", "output=i8.channel"];
+    room.convert("a.gantry", &options);
+    room.convert("want.gantry", &[&options[..], &["--target", "cuda:sm_90"]].concat());
+    let (a, b) = (room.text("a.gantry"), room.text("b.gantry"));
+    succeed(&["replan", &a, "--target", "cuda:sm_90", "-o", &b]);
+    assert!(fs::read(&b).expect("written") == fs::read(room.path("want.gantry")).expect("written"));
+    let c = Container::open(Path::new(&b)).expect("sound");
+    let found = layouts(&c);
+    assert_eq!(found["blk.0.attn_q.weight"], "i8.nmajor:block32");
+    assert_eq!(found["blk.0.attn_output.weight"], "i8.frag.slot8:channel");
+    assert_eq!(found["output.weight"], "i8.frag.nv_a64:channel");
+}
+
+#[test]
+fn e8_of_small_weights_exports_what_it_computes_with() {
+    // Half of a small scale is no fp16, so that not every block has an IQ3_XXS form.
+    let room = Room::new();
+    let list = [tensor("blk.0.ffn_up.weight", &[512, 24], GgmlType::F32)];
+    write_with(&room.path("m.gguf"), keys, &list, |_, i| ((i * 37 % 101) as f32 - 50.0) * 1e-4);
+    for set in ["ffn_up=e8", "ffn_up=e8.block98:rotated"] {
+        room.convert("m.gantry", &["--set", set]);
+        succeed(&["export", &room.text("m.gantry"), "-o", &room.text("back.gguf"), "--force"]);
+        let diff = gantry(&["diff", &room.text("m.gantry"), &room.text("back.gguf")]);
+        let text = String::from_utf8(diff.stdout).expect("UTF-8");
+        assert!(text.contains("1 tensor the same"), "{text}");
+    }
+}

@@ -190,9 +190,19 @@ impl Layout {
             _ if self.keeps(ty) => ty,
             Self::Raw(own) | Self::Block(own) => own,
             Self::Q8_0Split { .. } | Self::I8 { scales: Scales::Block32, .. } => GgmlType::Q8_0,
-            Self::E8Block98 { rotated: false } | Self::E8Planar { rotated: false, .. } => GgmlType::IQ3_XXS,
+            // Not every E8 block has an IQ3_XXS form: half of a small scale may be inexact.
             Self::E8Block98 { .. } | Self::E8Planar { .. } | Self::I8 { .. } => GgmlType::F32,
         }
+    }
+
+    /// Whether it is made of E8 super-blocks.
+    pub fn is_e8(self) -> bool {
+        matches!(self, Self::E8Block98 { .. } | Self::E8Planar { .. })
+    }
+
+    /// Whether it stores rotated rows, which want activations rotated likewise ([`crate::rotation`]).
+    pub fn is_rotated(self) -> bool {
+        matches!(self, Self::E8Block98 { rotated: true } | Self::E8Planar { rotated: true, .. })
     }
 
     /// Whether rows are packed whole: because their bytes are interleaved, or each has something in common.

@@ -163,6 +163,26 @@ impl Order {
     }
 }
 
+impl Order {
+    /// The element `(n, k)` at a byte, which may lie in the padding: the inverse of [`offset`](Self::offset). `byte` is
+    /// less than rows · cols.
+    pub fn element(self, byte: u64, rows: u64, cols: u64) -> (u64, u64) {
+        match self {
+            Self::NMajor => (byte / cols, byte % cols),
+            Self::KMajor => (byte % rows, byte / rows),
+            _ => {
+                // Tiles follow one another along K, then along N; inside one the order is looked up.
+                let (height, width) = (if self == Self::Vnni8 { 8 } else { 16 }, self.col_tile());
+                let tile = byte / (height * width);
+                let (n, k) = (tile / (cols / width) * height, tile % (cols / width) * width);
+                let mut inside = (n..n + height).flat_map(|n| (k..k + width).map(move |k| (n, k)));
+                let is = |&(n, k): &(u64, u64)| self.offset(n, k, rows, cols) == byte;
+                inside.find(is).unwrap_or((n, k))
+            }
+        }
+    }
+}
+
 impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
@@ -180,6 +200,7 @@ mod tests {
                 let mut seen = vec![false; (rows * cols) as usize];
                 for (n, k) in (0..rows).flat_map(|n| (0..cols).map(move |k| (n, k))) {
                     let at = order.offset(n, k, rows, cols) as usize;
+                    assert_eq!(order.element(at as u64, rows, cols), (n, k), "{order} byte {at}");
                     assert!(!std::mem::replace(&mut seen[at], true), "{order}: byte {at} twice");
                 }
                 assert!(seen.iter().all(|s| *s), "{order}");

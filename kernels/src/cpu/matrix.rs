@@ -60,7 +60,7 @@ pub enum MatrixError {
         scales: Scales,
     },
     /// The sum of a row with one scale would not fit 32 bits.
-    #[error("{cols} columns with one scale: at most {MAX_COLS} have an exact 32-bit sum; use block32 scales")]
+    #[error("{cols} columns with one scale: at most {MAX_COLS} have an exact 32-bit sum; use q8_0.split")]
     TooWide {
         /// Columns (n_in).
         cols: usize,

@@ -23,7 +23,7 @@ use gantry_formats::block::GgmlType;
 use gantry_formats::layout::{Order, Scales};
 
 /// Columns up to which every int32 sum of int8 products over a row is exact: 131,072 · (−128)² is 2³¹.
-pub const MAX_CHANNEL_COLS: usize = 131_071;
+pub const MAX_CHANNEL_COLS: usize = gantry_formats::layout::MAX_WHOLE_ROW as usize;
 
 /// An int8 matrix: how its weights are ordered and scaled, and its extents without padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Collects the buffers and steps of a program.
 
 use super::program::{
-    self, Buffer, BufferId, Columns, ExpertMatrices, ExpertProduct, Format, Matrix, Rotation, Step, VectorId,
+    Buffer, BufferId, Columns, ExpertMatrices, ExpertProduct, Format, Matrix, Rotation, Step, VectorId,
     activations_for,
 };
 use gantry_formats::layout::Layout;
@@ -94,7 +94,7 @@ impl Builder {
     /// `x` as weights of `layout` take it, made once for all of them.
     fn input(&mut self, x: BufferId, layout: Layout) -> BufferId {
         let format = activations_for(layout);
-        let plain = if program::rotated(layout) {
+        let plain = if layout.is_rotated() {
             self.derive(x, Derived { of: x.0, rotated: true, format: Format::F32 }, x)
         } else {
             x

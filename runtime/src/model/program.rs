@@ -411,8 +411,3 @@ pub fn activations_for(layout: Layout) -> Format {
         Layout::I8 { scales: Scales::Channel, .. } => Format::I8,
     }
 }
-
-/// Whether weights of this layout want their input rotated.
-pub fn rotated(layout: Layout) -> bool {
-    matches!(layout, Layout::E8Block98 { rotated: true } | Layout::E8Planar { rotated: true, .. })
-}

@@ -1,9 +1,7 @@
 //! Every layout that the CPU takes, through every step that reads it.
 
 use super::builder::Builder;
-use super::program::{
-    self, BufferId, ExpertMatrices, Format, Gating, Matrix, Program, Routing, Step, StepKind,
-};
+use super::program::{BufferId, ExpertMatrices, Format, Gating, Matrix, Program, Routing, Step, StepKind};
 use crate::Device;
 use crate::backend::{KvType, Settings, Wanted};
 use crate::load::Arena;
@@ -129,7 +127,7 @@ fn a_product_is_that_of_the_rows_as_they_are_looked_up() {
             y
         });
         let rows = stored.rows(&device, &weight);
-        let rotated = program::rotated(layout);
+        let rotated = layout.is_rotated();
         // A rotated input is of no whole numbers, and rounded.
         let bound = if rotated { 1e-2 } else { 1e-5 };
         for (token, input) in inputs.chunks(COLS).enumerate() {

@@ -157,12 +157,11 @@ impl<'a> Weights<'a> {
     }
 
     fn rows_of(&self, tensor: &StoredTensor, rows: Range<usize>, cols: usize, name: &str) -> Result<Matrix> {
-        let stored = tensor.shape.split_last().map_or(Some(1), |(_, outer)| size::product(outer));
         Ok(Matrix {
             name: name.into(),
             card: tensor.card as usize,
             offset: addressable(name, tensor.offset)?,
-            stored_rows: addressable(name, stored.unwrap_or(u64::MAX))?,
+            stored_rows: addressable(name, stored_rows(&tensor.shape))?,
             rows,
             cols,
             layout: self.layout(tensor),
@@ -172,6 +171,11 @@ impl<'a> Weights<'a> {
     fn layout(&self, tensor: &StoredTensor) -> Layout {
         self.container.layouts()[tensor.layout as usize]
     }
+}
+
+/// Rows of a stored shape: all dims but the last.
+fn stored_rows(shape: &[u64]) -> u64 {
+    shape.split_last().map_or(Some(1), |(_, outer)| size::product(outer)).unwrap_or(u64::MAX)
 }
 
 /// The matrix of each expert from its bank; of several copies the first card's.
@@ -185,7 +189,7 @@ fn banked(
     let shared: Arc<str> = name.into();
     let mut found: HashMap<u32, Matrix> = HashMap::new();
     for (bank, matrix, range) in banks {
-        let stored = matrix.shape.first().copied().unwrap_or(0);
+        let stored = stored_rows(&matrix.shape);
         let width = addressable(name, matrix.shape.last().copied().unwrap_or(0))?;
         let start = addressable(name, range.start)?;
         let have = (addressable(name, range.end - range.start)?, width);

@@ -30,7 +30,7 @@ mod avx2;
 mod avx512;
 
 /// Columns of a row that has one scale: 131,071 · 128 · 127 < 2^31.
-pub(super) const MAX_COLS: usize = 131_071;
+pub(super) const MAX_COLS: usize = gantry_formats::layout::MAX_WHOLE_ROW as usize;
 
 /// Columns that lie side by side for each row of a tile.
 const WORD: usize = 4;

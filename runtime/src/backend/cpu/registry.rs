@@ -1,6 +1,6 @@
 //! Which kernels there are: by step and layout.
 
-use crate::model::program::{self, StepKind};
+use crate::model::program::StepKind;
 use gantry_formats::block::GgmlType;
 use gantry_formats::layout::Layout;
 use gantry_kernels::cpu::{MatrixError, MatrixView};
@@ -13,7 +13,7 @@ pub(super) type Reader = for<'a> fn(Layout, usize, usize, &'a [u8]) -> Result<Ma
 pub(super) fn reader(step: StepKind, layout: Layout) -> Option<Reader> {
     let taken = match step {
         StepKind::Gemm | StepKind::Experts => true,
-        StepKind::Embed => !program::rotated(layout),
+        StepKind::Embed => !layout.is_rotated(),
         StepKind::Vector => matches!(layout, Layout::Raw(_) | Layout::Block(_) | Layout::Q8_0Split { .. }),
     };
     let reader: Reader = match layout {
@@ -79,7 +79,7 @@ mod tests {
             let promised = cpu.takes(layout);
             assert_eq!(reader(StepKind::Gemm, layout).is_some(), promised, "{layout}");
             assert_eq!(reader(StepKind::Experts, layout).is_some(), promised, "{layout}");
-            let rows = promised && !program::rotated(layout);
+            let rows = promised && !layout.is_rotated();
             assert_eq!(reader(StepKind::Embed, layout).is_some(), rows, "{layout}");
         }
     }
