@@ -92,14 +92,49 @@ impl Encoding {
         Ok(Self { scheme: recorded(options, SCHEME)?, effort: recorded(options, EFFORT)?, imatrix })
     }
 
-    /// Importance of the columns of source tensor `name`, of expert `unit` where it has several: for values that are encoded
-    /// as unrotated E8, under the default scheme.
-    pub(crate) fn importance(&self, name: &str, layout: Layout, unit: u64, cols: u64) -> Option<&[f32]> {
+    /// Importance of the columns of source tensor `name`, which is stored as several matrices where it holds experts:
+    /// of which one, of how many. For values that are encoded as unrotated E8, under the default scheme.
+    pub(crate) fn importance(
+        &self,
+        name: &str,
+        layout: Layout,
+        unit: (u64, u64),
+        cols: u64,
+    ) -> Option<&[f32]> {
         let imatrix = self.imatrix.as_deref().filter(|_| uses_importance(layout, self.scheme))?;
         imatrix.columns(name, unit, cols)
     }
 
-    /// What shapes the bytes of these tensors, by name, as the manifest records it.
+    /// Whether the importance matrix has something to say about a planned tensor that is encoded.
+    fn weighs(&self, t: &TensorPlan, sources: &[SourcePlan]) -> bool {
+        let units = t.route.blobs.len() as u64;
+        let cols = t.dims.first().copied().unwrap_or(0);
+        let name = &sources[t.source].name;
+        !t.exact && (0..units).any(|unit| self.importance(name, t.layout, (unit, units), cols).is_some())
+    }
+
+    /// Options that were given and do nothing, or less than was hoped, in words. The tensors have their routes.
+    pub(crate) fn notes(&self, tensors: &[TensorPlan], sources: &[SourcePlan]) -> Vec<String> {
+        let mut out = Vec::new();
+        let encoded = || tensors.iter().filter(|t| t.layout.is_e8() && !t.exact);
+        if self.imatrix.is_some() {
+            let open = encoded().filter(|t| uses_importance(t.layout, self.scheme)).count();
+            let weighed = encoded().filter(|t| self.weighs(t, sources)).count();
+            out.push(match (open, weighed) {
+                (0, _) => "--imatrix has no effect: it weights unrotated E8 of the default scheme, and no tensor is \
+                           that; --set ROLE=e8 makes one"
+                    .into(),
+                (open, 0) => format!("--imatrix has no effect: it fits none of the {open} E8 tensors by name and shape"),
+                (open, n) => format!("the importance matrix weights {n} of {open} E8 tensors"),
+            });
+        }
+        if self.effort == Effort::High && (self.scheme == Scheme::Reference || encoded().next().is_none()) {
+            out.push("--e8-effort has no effect: no tensor is encoded by the default scheme of E8".into());
+        }
+        out
+    }
+
+    /// What shapes the bytes of these tensors, by name, as the manifest records it. The tensors have their routes.
     pub(crate) fn resolved(
         &self,
         tensors: &[TensorPlan],
@@ -108,11 +143,12 @@ impl Encoding {
         let mut out = BTreeMap::new();
         if tensors.iter().any(|t| t.layout.is_e8() && !t.exact) {
             out.insert(SCHEME.into(), word(&self.scheme));
-            out.insert(EFFORT.into(), word(&self.effort));
+            if self.scheme == Scheme::Default {
+                out.insert(EFFORT.into(), word(&self.effort));
+            }
         }
-        let weighted = |t: &TensorPlan| !t.exact && uses_importance(t.layout, self.scheme);
         if let Some(imatrix) = &self.imatrix
-            && tensors.iter().any(|t| weighted(t) && imatrix.knows(&sources[t.source].name))
+            && tensors.iter().any(|t| self.weighs(t, sources))
         {
             out.insert("imatrix".into(), imatrix.blake3().into());
         }

@@ -80,21 +80,20 @@ impl Imatrix {
         &self.blake3
     }
 
-    /// Whether it knows the tensor.
-    pub(crate) fn knows(&self, name: &str) -> bool {
-        self.tensors.contains_key(name)
-    }
-
-    /// Mean squares by column of tensor `name`, of expert `unit` where it has several; `None` where it has no such
-    /// tensor, of another width, or where no token came by.
-    pub(crate) fn columns(&self, name: &str, unit: u64, cols: u64) -> Option<&[f32]> {
+    /// Mean squares by column of tensor `name`, which is stored as `units` matrices of `cols` columns, one for each
+    /// expert or one: of matrix `unit`. `None` where it has no such tensor, of another width or number of experts, or
+    /// where no token came by.
+    pub(crate) fn columns(&self, name: &str, (unit, units): (u64, u64), cols: u64) -> Option<&[f32]> {
         let (own, means) = self.tensors.get(name)?;
         if *own as u64 != cols {
             return None;
         }
         let mut experts = means.chunks_exact(*own);
-        let columns =
-            if experts.len() == 1 { experts.next() } else { experts.nth(usize::try_from(unit).ok()?) }?;
+        let columns = match experts.len() as u64 {
+            1 => experts.next(),
+            n if n == units => experts.nth(usize::try_from(unit).ok()?),
+            _ => None,
+        }?;
         columns.iter().any(|m| *m > 0.0).then_some(columns)
     }
 }

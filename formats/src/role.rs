@@ -57,6 +57,7 @@ fn kind(base: &str) -> Kind {
         "ffn_gate_inp",
         "ffn_gate_inp_shexp",
         "ffn_gate_tid2eid",
+        "indexer.proj",
         "position_embd",
         "rope_freqs",
         "ssm_alpha",

@@ -130,22 +130,27 @@ fn recipe(name: &str) -> Result<Recipe> {
     if let Some(recipe) = Recipe::built_in(name) {
         return Ok(recipe);
     }
-    let Some(stem) = name.strip_suffix(".toml") else {
+    if !name.ends_with(".toml") {
         let known: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
         let text = format!("--recipe {name}: there is no such recipe; known are {}", known.join(", "));
         return Err(usage(text + ", and files that end in .toml"));
-    };
-    let read = || -> std::io::Result<String> {
-        let mut text = String::new();
-        std::fs::File::open(name)?.take(MAX_RECIPE + 1).read_to_string(&mut text)?;
+    }
+    if !std::fs::metadata(name).with_context(|| format!("--recipe {name}"))?.is_file() {
+        return Err(usage(format!("--recipe {name} is no regular file")));
+    }
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        std::fs::File::open(name)?.take(MAX_RECIPE + 1).read_to_end(&mut text)?;
         Ok(text)
     };
     let text = read().with_context(|| format!("--recipe {name}"))?;
+    let text = String::from_utf8(text).map_err(|_| usage(format!("--recipe {name} is no UTF-8 text")))?;
     if text.len() as u64 > MAX_RECIPE {
         return Err(usage(format!("--recipe {name}: a recipe has at most {MAX_RECIPE} bytes")));
     }
-    let stem = Path::new(stem).file_name().map_or(stem.into(), |s| s.to_string_lossy());
-    Recipe::parse(&stem, &text).map_err(|e| usage(format!("--recipe {name}: {e}")))
+    // With its ending, so that it is not taken for a built-in one.
+    let file = Path::new(name).file_name().map_or(name.into(), |s| s.to_string_lossy());
+    Recipe::parse(&file, &text).map_err(|e| usage(format!("--recipe {name}: {e}")))
 }
 
 /// Length of the source's headers, which travel in the container.

@@ -2,6 +2,7 @@
 
 use crate::failure::Refusal;
 use crate::plan::TensorPlan;
+use gantry_formats::block::e8::E8Error;
 use gantry_formats::exit::Exit;
 use gantry_packer::PackError;
 
@@ -53,7 +54,11 @@ pub(super) fn refusal(tensor: &TensorPlan, unit: u64, fault: &PackError) -> anyh
         PackError::E8 { block, ref error } => {
             let (row, block) = (block / (cols / 256).max(1), block % (cols / 256).max(1));
             let expert = if experts { format!(" expert {unit}") } else { String::new() };
-            format!("{name}{expert} row {row} block {block}: {error}; --set '{name}=keep' stores it as it is")
+            let advice = match error {
+                E8Error::NonFinite(_) => damaged.to_string(),
+                _ => format!("; --set '{name}=keep' stores it as it is"),
+            };
+            format!("{name}{expert} row {row} block {block}: {error}{advice}")
         }
         ref other => format!("{name}: {other}"),
     };

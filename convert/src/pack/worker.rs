@@ -177,8 +177,9 @@ impl Engine<'_> {
         let (row, rows) = (chunk.element / cols, chunk.elements / cols);
         let group = Group { layout: t.layout, ty: t.ty, rows, cols };
         let encoding = &self.job.plan.encoding;
-        let importance =
-            encoding.importance(&self.job.plan.sources[t.source].name, t.layout, chunk.unit, cols);
+        let unit = (chunk.unit, t.route.blobs.len() as u64);
+        let name = &self.job.plan.sources[t.source].name;
+        let importance = encoding.importance(name, t.layout, unit, cols);
         let stats = buffers.pack(group, encoding.e8(), importance, src).map_err(Err)?;
         for run in rows::runs(t.layout, t.route.matrix, t.route.first_row + row, rows) {
             let (at, bytes) =

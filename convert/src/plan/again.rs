@@ -112,8 +112,9 @@ fn tensors(container: &Container, target: &Target) -> Vec<TensorPlan> {
             let cols = s.dims.first().copied().unwrap_or(1);
             let dims = if whole { s.dims.clone() } else { vec![cols, part.rows[1] - part.rows[0]] };
             let role = Role::of(name, dims.iter().filter(|&&d| d > 1).count());
-            let chosen = manifest.options.get(&format!("{CHOSEN}{name}"));
-            let stays = chosen.and_then(|w| w.parse::<Want>().ok()).is_some_and(Want::names_an_order);
+            let chosen =
+                manifest.options.get(&format!("{CHOSEN}{name}")).and_then(|w| w.parse::<Want>().ok());
+            let stays = chosen.is_some_and(Want::names_an_order);
             let layout = match layout {
                 Layout::I8 { scales, plane_align, .. } if !stays => {
                     Layout::I8 { order: target.order(role.base, scales), scales, plane_align }
@@ -136,7 +137,7 @@ fn tensors(container: &Container, target: &Target) -> Vec<TensorPlan> {
                 layout,
                 exact: layout.keeps(s.ty),
                 fallback: None,
-                chosen: None,
+                chosen,
                 route: Route::default(),
                 dims,
             };

@@ -36,7 +36,7 @@ impl std::str::FromStr for Override {
 /// An override that matches nothing, or that its tensor cannot have.
 pub(super) fn choose(tensors: &mut [TensorPlan], options: &Options, experts: bool) -> Result<()> {
     for set in &options.overrides {
-        if !tensors.iter().any(|t| set.matches(t)) {
+        if !tensors.iter().any(|t| set.matches(t) && !set.passes_over(t)) {
             let text = format!(
                 "--set {}: no tensor and no role is called that; `gantry plan` lists the roles",
                 set.pattern
@@ -44,12 +44,12 @@ pub(super) fn choose(tensors: &mut [TensorPlan], options: &Options, experts: boo
             return Err(Refusal::new(Exit::Usage, text));
         }
     }
-    for t in tensors {
+    for t in tensors.iter_mut() {
         let Wanted { layout: by_recipe, fallback, want } = wanted(t, options, experts);
         (t.layout, t.fallback) = (by_recipe, fallback);
         t.chosen = want.filter(|w| w.names_an_order());
         // The last one that matches decides, as on other command lines.
-        if let Some(set) = options.overrides.iter().rev().find(|s| s.matches(t)) {
+        if let Some(set) = options.overrides.iter().rev().find(|s| s.matches(t) && !s.passes_over(t)) {
             let layout = set.want.layout(options.target, &t.role, t.ty);
             possible(t, layout).map_err(|reason| {
                 Refusal::new(Exit::Usage, format!("--set {}={}: {}: {reason}", set.pattern, set.want, t.name))
@@ -74,9 +74,8 @@ struct Wanted {
 
 /// The first of the recipe's wishes that is possible.
 fn wanted(t: &TensorPlan, options: &Options, experts: bool) -> Wanted {
-    let subject = Subject { name: &t.name, role: &t.role, kind: t.kind, ty: t.ty, experts };
     let mut reason = None;
-    for want in options.recipe.wants(subject) {
+    for want in options.recipe.wants(t.subject(experts)) {
         let layout = want.layout(options.target, &t.role, t.ty);
         match possible(t, layout) {
             Ok(()) => {
@@ -98,7 +97,19 @@ fn wanted(t: &TensorPlan, options: &Options, experts: bool) -> Wanted {
     Wanted { layout: own, fallback, want: None }
 }
 
+impl TensorPlan {
+    /// What a recipe looks at.
+    pub(crate) fn subject(&self, experts: bool) -> Subject<'_> {
+        Subject { name: &self.name, role: &self.role, kind: self.kind, ty: self.ty, experts }
+    }
+}
+
 impl Override {
+    /// A pattern with wild characters does not mean the norms and routers between what it does mean.
+    fn passes_over(&self, t: &TensorPlan) -> bool {
+        t.kind == Kind::Exact && self.pattern.contains(['*', '?']) && self.want != Want::Keep
+    }
+
     fn matches(&self, t: &TensorPlan) -> bool {
         glob::matches(&self.pattern, &t.name) || glob::matches(&self.pattern, &t.role)
     }

@@ -110,11 +110,17 @@ fn fusions(tensors: &[TensorPlan]) -> Vec<(&'static str, Vec<usize>)> {
                 parts.iter().map(|&role| by_role.get(&(layer, role)).copied()).collect();
             let Some(members) = members else { continue };
             let one = &tensors[members[0]];
-            // Every order of int8 has the same tile, so that what fuses does not depend on the target.
+            // What fuses does not depend on the target: every order of int8 has the same tile, and an order that was
+            // asked for by name is not taken for the target's own.
+            let named = |t: &TensorPlan| t.chosen.filter(|w| w.names_an_order());
             let tiles = |t: &TensorPlan| t.dims[1].is_multiple_of(one.layout.row_tile());
             let alike = members.iter().all(|&m| {
                 let t = &tensors[m];
-                t.layout == one.layout && t.dims[0] == one.dims[0] && t.elements > 0 && tiles(t)
+                t.layout == one.layout
+                    && named(t) == named(one)
+                    && t.dims[0] == one.dims[0]
+                    && t.elements > 0
+                    && tiles(t)
             });
             if alike && !names.contains(fused_name(layer, whole).as_str()) {
                 out.push((whole, members));

@@ -26,7 +26,7 @@ use gantry_formats::arch::Hparams;
 use gantry_formats::block::GgmlType;
 use gantry_formats::container::{Alias, Alignment, Bank, Model, Section, Skeleton, StoredTensor};
 use gantry_formats::gguf::Gguf;
-use gantry_formats::layout::Layout;
+use gantry_formats::layout::{Layout, Scales};
 use gantry_formats::role::Kind;
 use gantry_formats::target::{self, Target};
 use serde::Serialize;
@@ -189,9 +189,12 @@ impl Plan {
         warnings.extend(fallen);
         let mut notes = target::obstacles(known.arch, &known.hparams, places.layouts.iter());
         notes.extend(foreign(options.target, &places.layouts));
+        notes.extend(options.encoding.notes(&tensors, &sources));
+        notes.extend(options.recipe.unused(&tensors, known.hparams.experts > 0));
         let (read, packed) = (tensors.iter().map(|t| t.bytes), places.blobs.iter().map(|b| b.bytes));
         if packed.sum::<u64>() > read.sum::<u64>() / 20 * 21 {
-            notes.push("the container is larger than the source, and no more accurate".into());
+            let text = "the container is larger than the source, and no more accurate; --recipe lossless changes no value";
+            notes.push(text.into());
         }
         Ok(Self {
             model: known.model,
@@ -243,7 +246,12 @@ impl Plan {
 /// not meant to read.
 fn foreign(target: &Target, layouts: &[Layout]) -> Vec<String> {
     if target.family() == "cpu" {
-        return Vec::new();
+        let own = |l: &&Layout| matches!(l, Layout::I8 { order, .. } if *order != target.order("", Scales::Block32));
+        let slow: Vec<String> = layouts.iter().filter(own).map(Layout::to_string).collect();
+        if slow.is_empty() {
+            return Vec::new();
+        }
+        return vec![format!("{} is another target's order, which the CPU reads slower", slow.join(", "))];
     }
     let mut out =
         vec![format!("gantry-run has no {} backend yet; it runs this on the CPU, slower", target.family())];

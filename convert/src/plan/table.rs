@@ -104,7 +104,7 @@ fn rows(out: &mut String, plan: &Plan) -> std::fmt::Result {
         writeln!(out, "{role:width$} {:>5} {ty:8} {layout:22} {bytes:>10} {mark}", row.count)?;
         if row.bytes > row.source + row.source / 20 {
             let grown = format!("{} to {}", units::bytes(row.source), units::bytes(row.bytes));
-            larger.push(format!("larger: {role} grows from {grown}, from {ty} to {layout}"));
+            larger.push(format!("larger: {role} ({ty}) grows from {grown}"));
         }
     }
     let bytes = units::bytes(plan.cards.iter().map(|c| c.weight_bytes).sum());

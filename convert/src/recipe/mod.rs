@@ -11,6 +11,7 @@ mod want;
 pub(crate) use want::Want;
 
 use crate::glob;
+use crate::plan::TensorPlan;
 use gantry_formats::block::GgmlType;
 use gantry_formats::role::Kind;
 
@@ -68,6 +69,17 @@ impl Recipe {
     /// What is wrong with it, and in which line.
     pub(crate) fn parse(name: &str, text: &str) -> Result<Self, String> {
         parse::recipe(name, text)
+    }
+
+    /// Rules of a recipe file that decide about no tensor, in words: a role may be misspelt.
+    pub(crate) fn unused(&self, tensors: &[TensorPlan], experts: bool) -> Vec<String> {
+        if Self::built_in(&self.name).is_some() {
+            return Vec::new();
+        }
+        let subjects: Vec<Subject<'_>> = tensors.iter().map(|t| t.subject(experts)).collect();
+        let rules = self.rules.iter().enumerate();
+        let unused = rules.filter(|(_, rule)| !subjects.iter().any(|s| rule.fits(*s)));
+        unused.map(|(i, _)| format!("rule {} of {} matches no tensor", i + 1, self.name)).collect()
     }
 
     /// What a tensor may become, the best first; empty: it stays as it is.

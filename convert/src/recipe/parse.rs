@@ -64,6 +64,9 @@ pub(super) fn recipe(name: &str, text: &str) -> Result<Recipe, String> {
     Ok(Recipe { name: name.into(), rules: rules.collect::<Result<_, _>>()? })
 }
 
+/// Most layouts of a rule: each is a fallback of the one before.
+const MAX_LAYOUTS: usize = 16;
+
 fn rule(raw: RawRule) -> Result<Rule, String> {
     let experts = match raw.model.as_deref() {
         None => None,
@@ -72,6 +75,9 @@ fn rule(raw: RawRule) -> Result<Rule, String> {
         Some(other) => return Err(format!("model = \"{other}\": expected dense or experts")),
     };
     let layouts = raw.layout.each(str::parse::<Want>)?;
+    if layouts.len() > MAX_LAYOUTS {
+        return Err(format!("it names {} layouts, at most {MAX_LAYOUTS} make sense", layouts.len()));
+    }
     if layouts.is_empty() {
         return Err("it names no layout".into());
     }

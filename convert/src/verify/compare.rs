@@ -6,7 +6,7 @@ use crate::parallel;
 use crate::plan::chunk_elements;
 use crate::progress::Progress;
 use crate::rows::{self, Buffers as RowBuffers, Group};
-use crate::unpack::{Piece, Scratch, Unpacker, changed};
+use crate::unpack::{Owner, Piece, Scratch, Unpacker, changed};
 use gantry_formats::container::Container;
 use gantry_formats::gguf::{Gguf, Tensor};
 use gantry_formats::hash::{self, Digest};
@@ -154,9 +154,16 @@ impl Context<'_> {
         let (piece, cols) = (job.piece, tensor.row_len());
         let (row, rows) = (job.stored / cols, (job.elements.end - job.elements.start) / cols);
         let group = self.unpacker.read_group(piece, row, rows, &mut b.stored_rows)?;
-        let expert = job.elements.start / cols / tensor.dims().get(1).copied().unwrap_or(1).max(1);
-        let name = &self.unpacker.container().manifest().source_tensors[job.tensor].name;
-        let importance = self.encoding.importance(name, group.layout, expert, cols);
+        let manifest = self.unpacker.container().manifest();
+        let name = &manifest.source_tensors[job.tensor].name;
+        let unit = match piece.owner {
+            Owner::Tensor(_) => (0, 1),
+            Owner::Expert(bank, _, slot) => {
+                let experts = tensor.dims().get(2).copied().unwrap_or(1);
+                (manifest.banks[bank].experts[slot].into(), experts)
+            }
+        };
+        let importance = self.encoding.importance(name, group.layout, unit, cols);
         let stats = b.derived_rows.pack(group, self.encoding.e8(), importance, &b.source);
         Ok(stats.map(|stats| {
             let differing = differing_rows(group, &b.derived_rows.planes, &b.stored_rows.planes);

@@ -136,6 +136,7 @@ fn what_a_recipe_or_an_override_asks_for_in_vain_is_refused_by_name() {
     set("attn_q=i8.frag.ck16:block32", 2, &["unknown layout i8.frag.ck16:block32"]);
     set("attn_q=q9", 2, &["unknown layout q9", "e8:rotated"]);
     set("attn_norm=i8.channel", 2, &["stays exact"]);
+    set("attn_nor*=i8.channel", 2, &["no tensor and no role"]);
     set("token_embd=e8:rotated", 2, &["rows are read one by one"]);
     set("attn_q=gguf.q4_k", 2, &["the source is BF16"]);
     refuse(&[&base[..], &["--target", "cuda:sm_70"]].concat(), 5, &["cuda:sm_70", "cuda:sm_90"]);
@@ -149,7 +150,7 @@ fn what_a_recipe_or_an_override_asks_for_in_vain_is_refused_by_name() {
     let c = room.convert("m.gantry", &["--recipe", &own]);
     assert_eq!(
         (c.manifest().recipe.as_str(), layouts(&c)["blk.0.ffn_down_exps.weight"].as_str()),
-        ("own", "raw.bf16")
+        ("own.toml", "raw.bf16")
     );
     // A container is no source.
     let text = room.text("m.gantry");
@@ -311,6 +312,14 @@ fn an_order_that_was_asked_for_by_name_stays_on_every_target() {
     succeed(&["replan", &a, "--target", "cuda:sm_90", "-o", &b]);
     assert!(fs::read(&b).expect("written") == fs::read(room.path("want.gantry")).expect("written"));
     let c = Container::open(Path::new(&b)).expect("sound");
+    // The very order of one target is still an order asked for by name.
+    let options = ["--recipe", "q8", "--no-fuse", "--set", "attn_?=i8.frag.vnni16:block32"];
+    for (from, to, more) in [("cpu", "hip:gfx942", &options[..]), ("hip:gfx928", "cpu", &options[3..])] {
+        room.convert("a.gantry", &[more, &["--target", from]].concat());
+        room.convert("want.gantry", &[more, &["--target", to]].concat());
+        succeed(&["replan", &a, "--target", to, "-o", &b, "--force"]);
+        assert!(fs::read(&b).expect("written") == fs::read(room.path("want.gantry")).expect("written"));
+    }
     let found = layouts(&c);
     assert_eq!(found["blk.0.attn_q.weight"], "i8.nmajor:block32");
     assert_eq!(found["blk.0.attn_output.weight"], "i8.frag.slot8:channel");
@@ -330,4 +339,42 @@ fn e8_of_small_weights_exports_what_it_computes_with() {
         let text = String::from_utf8(diff.stdout).expect("UTF-8");
         assert!(text.contains("1 tensor the same"), "{text}");
     }
+}
+
+#[test]
+fn an_importance_matrix_that_does_not_fit_is_told_and_not_recorded() {
+    let room = Room::new();
+    let list = [tensor("blk.0.attn_v_b.weight", &[256, 600, 9], GgmlType::BF16)];
+    write(&room.path("m.gguf"), keys, &list, 19);
+    let imatrix = |dims: [u64; 2]| {
+        let list = [
+            tensor("blk.0.attn_v_b.weight.in_sum2", &dims, GgmlType::F32),
+            tensor("blk.0.attn_v_b.weight.counts", &[1, dims[1]], GgmlType::F32),
+        ];
+        let kind = |w: &mut GgufWriter| {
+            w.set("general.type", Value::Str(b"imatrix"));
+        };
+        write_with(&room.path("i.gguf"), kind, &list, |_, i| 1.0 + (i % 5) as f32);
+        room.text("i.gguf")
+    };
+    let (input, output) = (room.text("m.gguf"), room.text("m.gantry"));
+    let convert = |i: &str| {
+        let base =
+            ["convert", &input, "-o", &output, "--allow-incomplete", "--force", "--set", "attn_v_b=e8"];
+        let text = succeed(&[&base[..], &["--imatrix", i]].concat());
+        (text, Container::open(Path::new(&output)).expect("sound"))
+    };
+    // One stack stored as one matrix: sums of each slice have no place in it, nor have those of another width.
+    for dims in [[256, 9], [128, 1]] {
+        let (text, c) = convert(&imatrix(dims));
+        assert!(text.contains("it fits none of the 1 E8 tensors"), "{text}");
+        assert!(!c.manifest().options.contains_key("imatrix"));
+        succeed(&["verify", &output, "--against", &input]);
+    }
+    let i = imatrix([256, 1]);
+    let (text, c) = convert(&i);
+    assert!(text.contains("weights 1 of 1") && c.manifest().options.contains_key("imatrix"), "{text}");
+    succeed(&["verify", &output, "--against", &input, "--imatrix", &i]);
+    let base = ["plan", &input, "--allow-incomplete", "--recipe", "compact", "--imatrix", &i];
+    assert!(succeed(&base).contains("--imatrix has no effect"));
 }
