@@ -31,6 +31,8 @@ pub(super) struct Range {
 /// A stored matrix and some of its bytes.
 pub(super) struct Dump {
     name: String,
+    /// The source tensor that was asked for, and its rows, where the matrix holds others too.
+    part: Option<(String, [u64; 2])>,
     layout: Layout,
     rows: u64,
     cols: u64,
@@ -57,12 +59,13 @@ pub(super) fn dump(opened: &Opened, name: &str, range: Range) -> anyhow::Result<
     let mut bytes = vec![0; range.bytes.min(len - range.at) as usize];
     let card = container.card(stored.card)?;
     card.file.read_exact_at(card.offset + stored.offset + range.at, &mut bytes).map_err(changed)?;
-    let Stored { name, layout, rows, cols, .. } = stored;
-    Ok(Dump { name, layout, rows, cols, at: range.at, bytes })
+    let Stored { name, part, layout, rows, cols, .. } = stored;
+    Ok(Dump { name, part, layout, rows, cols, at: range.at, bytes })
 }
 
 struct Stored {
     name: String,
+    part: Option<(String, [u64; 2])>,
     layout: Layout,
     rows: u64,
     cols: u64,
@@ -82,15 +85,17 @@ fn find(container: &Container, name: &str, expert: u32) -> anyhow::Result<Stored
     let exact = tensors().find(|t| t.name == name);
     if let Some(t) = exact.or_else(|| tensors().find(|t| holds(&t.name, &t.parts))) {
         let (rows, cols) = matrix_dims(&t.shape);
+        let (mut first, mut part) = (0, None);
+        for p in &t.parts {
+            let end = first + (p.rows[1] - p.rows[0]);
+            if t.parts.len() > 1 && manifest.source_tensors[p.source as usize].name == name {
+                part = Some((name.to_string(), [first, end]));
+            }
+            first = end;
+        }
         let layout = container.layouts()[t.layout as usize];
-        return Ok(Stored {
-            name: t.name.clone(),
-            layout,
-            rows,
-            cols,
-            card: t.card as usize,
-            offset: t.offset,
-        });
+        let (name, card, offset) = (t.name.clone(), t.card as usize, t.offset);
+        return Ok(Stored { name, part, layout, rows, cols, card, offset });
     }
     let mut known = false;
     for bank in &manifest.banks {
@@ -101,7 +106,7 @@ fn find(container: &Container, name: &str, expert: u32) -> anyhow::Result<Stored
         let layout = container.layouts()[m.layout as usize];
         let offset = bank.offset + slot as u64 * bank.stride + m.offset;
         let name = format!("{} expert {expert}", m.name);
-        return Ok(Stored { name, layout, rows, cols, card: bank.card as usize, offset });
+        return Ok(Stored { name, part: None, layout, rows, cols, card: bank.card as usize, offset });
     }
     let text = match known {
         true => format!("{name} has no expert {expert}"),
@@ -123,7 +128,11 @@ impl Dump {
 
     /// For people.
     pub(super) fn text(&self) -> String {
-        let mut out = format!("{}\n{} of [{}, {}]\n\n", self.name, self.layout, self.rows, self.cols);
+        let mut out = format!("{}\n{} of [{}, {}]\n", self.name, self.layout, self.rows, self.cols);
+        if let Some((name, [from, to])) = &self.part {
+            let _ = writeln!(out, "{name} is its rows {from} to {}; the bytes are the matrix's", to - 1);
+        }
+        out.push('\n');
         let _ = writeln!(out, "{:>8}  {:48}{:8} first element", "byte", "", "plane");
         for (i, line) in self.bytes.chunks(LINE).enumerate() {
             let at = self.at + (i * LINE) as u64;
@@ -142,7 +151,7 @@ impl Dump {
         let planes = self.layout.planes(self.rows, self.cols).unwrap_or_default();
         let planes = planes.iter().map(|p| json!({ "name": p.name, "offset": p.offset, "bytes": p.bytes }));
         json!({
-            "name": self.name, "layout": self.layout.tag(), "shape": [self.rows, self.cols],
+            "name": self.name, "part": self.part.as_ref().map(|(n, rows)| json!({ "name": n, "rows": rows })), "layout": self.layout.tag(), "shape": [self.rows, self.cols],
             "planes": planes.collect::<Vec<_>>(), "at": self.at, "hex": hex,
         })
     }
