@@ -10,6 +10,7 @@ use gantry_formats::block::fp16;
 /// A row's largest magnitude, its scale and the scale's reciprocal.
 #[derive(Clone, Copy)]
 pub(crate) struct Scale {
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(crate) amax: f32,
     pub(crate) d: f32,
     pub(crate) id: f32,
