@@ -1,6 +1,6 @@
 //! From int8 planes back: to values, and to the blocks that they came from.
 
-use super::pack::{Place, STRETCH, STRIDE};
+use super::pack::{Place, STRETCH, stride};
 use super::{Extents, Form, exact};
 use crate::PackError;
 use crate::q8_0;
@@ -16,11 +16,13 @@ fn for_each_stretch(
     quants: &[u8],
     mut each: impl FnMut(usize, usize, &[u8]) -> Result<(), PackError>,
 ) -> Result<(), PackError> {
+    const STRIDE: usize = stride(STRETCH);
     let mut scratch = [0; 16 * STRIDE];
     for row in (0..form.rows).step_by(16) {
         for first in (0..extents.cols).step_by(STRETCH) {
             let width = STRETCH.min(extents.cols - first);
-            Place { order: form.order, extents, row, first, width }.unpack(level, quants, &mut scratch);
+            let place = Place { order: form.order, extents, row, first, width };
+            place.unpack(level, quants, (&mut scratch, STRIDE));
             let width = width.min(form.cols - first);
             for (i, line) in scratch.chunks_exact(STRIDE).take(form.rows - row).enumerate() {
                 each(row + i, first, &line[..width])?;

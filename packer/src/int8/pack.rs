@@ -1,22 +1,26 @@
-//! Packing, 16 rows and a stretch of columns at a time, so that what is quantized stays in the first-level cache
-//! until it lies in its order.
+//! Packing, 16 rows at a time: row by row as the source lies, into scratch that stays in the second-level cache until
+//! it lies in its order. A kernel that jumps between rows every few KiB waits for memory at each jump.
 
 use super::{Extents, Form, exact};
 use crate::q8_0::{self, Stats};
-use crate::simd::{Float, Level, strips};
+use crate::simd::{self, Float, Level, strips};
 use crate::{PackError, finite, fragment};
 use gantry_formats::block::fp16::F32_EXPONENT;
 use gantry_formats::block::{GgmlType, dequantize};
 use gantry_formats::layout::{Order, Scales};
 
-/// Columns at a time: a multiple of every block and every tile.
+/// Columns at a time where they stay in the first-level cache: a multiple of every block and every tile.
 pub(super) const STRETCH: usize = 2048;
 
-/// Bytes from row to row of the scratch: no power of two, for 16 lines of such rows share few sets of a cache.
-pub(super) const STRIDE: usize = STRETCH + 64;
+/// Columns at a time where they stay in the second-level cache. Scales per channel take a whole row, which is not
+/// much longer.
+const WIDE: usize = 16_384;
 
-/// 16 rows of int8, of which columns past the matrix are zero.
-pub(super) type Scratch = [u8; 16 * STRIDE];
+/// Bytes from row to row of scratch for `cols` columns: no power of two, for 16 lines of such rows share few sets of a
+/// cache.
+pub(super) const fn stride(cols: usize) -> usize {
+    cols + 64
+}
 
 /// Rows of blocks.
 #[derive(Clone, Copy)]
@@ -39,7 +43,6 @@ impl<'a> Source<'a> {
 }
 
 /// One row's scale per channel.
-#[derive(Clone, Copy, Default)]
 struct Channel {
     amax: f32,
     d: f32,
@@ -78,7 +81,9 @@ pub(super) fn pack(
     (quants, scales): (&mut [u8], &mut [u8]),
 ) -> Result<Stats, PackError> {
     let mut stats = Stats::default();
-    let mut scratch = [0; 16 * STRIDE];
+    let wide = if form.scales == Scales::Channel { extents.cols } else { WIDE.min(extents.cols) }.max(1);
+    let stride = stride(wide);
+    let mut scratch = vec![0; 16 * stride];
     let stream = quants.len() >= fragment::STREAM_FROM;
     for row in (0..extents.rows).step_by(16) {
         let rows = 16.min(form.rows - row);
@@ -87,39 +92,26 @@ pub(super) fn pack(
             scales.fill(0);
             scratch.fill(0);
         }
-        let mut channels = [Channel::default(); 16];
-        if form.scales == Scales::Channel {
-            for (i, (channel, scale)) in
-                channels.iter_mut().zip(scales.as_chunks_mut().0).take(rows).enumerate()
-            {
-                *channel = Channel::new(amax(level, source, (row + i) * form.cols, form.cols)?);
-                *scale = channel.d.to_le_bytes();
-            }
-        }
-        for first in (0..extents.cols).step_by(STRETCH) {
-            let (width, padded) = (STRETCH.min(form.cols - first), STRETCH.min(extents.cols - first));
-            for (i, line) in scratch.chunks_exact_mut(STRIDE).take(rows).enumerate() {
+        for first in (0..extents.cols).step_by(wide) {
+            let (width, padded) = (wide.min(form.cols - first), wide.min(extents.cols - first));
+            for (i, line) in scratch.chunks_exact_mut(stride).take(rows).enumerate() {
                 let (line, padding) = line[..padded].split_at_mut(width);
                 padding.fill(0);
                 let at = (row + i) * form.cols + first;
-                let part = source.part(at, width);
+                let scales = &mut scales[i * extents.row_scales..][..extents.row_scales];
                 match form.scales {
-                    Scales::Channel => scale_down(level, source.ty, part, &mut channels[i], line)?,
+                    Scales::Channel => stats.merge(&quantize_row(level, source, at, line, scales)?),
                     Scales::Block32 => {
-                        let scales = &mut scales[i * extents.row_scales + first / 16..][..padded / 16];
-                        let (scales, padding) = scales.split_at_mut(width / 16);
+                        let (scales, padding) = scales[first / 16..][..padded / 16].split_at_mut(width / 16);
                         padding.fill(0);
-                        let piece = quantize_blocks(level, source.ty, part, line, scales);
+                        let piece = quantize_blocks(level, source.ty, source.part(at, width), line, scales);
                         stats.merge(&piece.map_err(|error| source.moved(error, at))?);
                     }
                 }
             }
             let place = Place { order: form.order, extents, row, first, width: padded };
-            place.pack(level, &scratch, quants, stream);
+            place.pack(level, (&scratch, stride), quants, stream);
         }
-        channels.iter().take(rows).filter(|_| form.scales == Scales::Channel).for_each(|channel| {
-            stats.merge(&channel.stats());
-        });
     }
     Ok(stats)
 }
@@ -135,50 +127,50 @@ pub(super) struct Place<'a> {
 
 impl Place<'_> {
     /// First bytes, in the quants and in the scratch, and length of the strips of the order.
-    fn strips(&self) -> impl Iterator<Item = (usize, usize, usize)> {
+    fn strips(&self, stride: usize) -> impl Iterator<Item = (usize, usize, usize)> {
         let height = strips::rows_of(self.order);
         (0..16).step_by(height).map(move |i| {
             let start = (self.row + i) * self.extents.cols + self.first * height;
-            (start, i * STRIDE, height * self.width)
+            (start, i * stride, height * self.width)
         })
     }
 
-    fn pack(&self, level: Level, scratch: &Scratch, quants: &mut [u8], stream: bool) {
+    fn pack(&self, level: Level, (scratch, stride): (&[u8], usize), quants: &mut [u8], stream: bool) {
         let Self { order, extents, row, first, width } = *self;
         match order {
             Order::NMajor => {
-                for (i, line) in scratch.chunks_exact(STRIDE).enumerate() {
+                for (i, line) in scratch.chunks_exact(stride).enumerate() {
                     quants[(row + i) * extents.cols + first..][..width].copy_from_slice(&line[..width]);
                 }
             }
             Order::KMajor => {
                 let to = &mut quants[first * extents.rows + row..];
-                level.transpose((16, width), (scratch, STRIDE), (to, extents.rows), false);
+                level.transpose((16, width), (scratch, stride), (to, extents.rows), false);
             }
             _ => {
-                for (start, line, len) in self.strips() {
-                    level.pack_strip(order, &scratch[line..], STRIDE, &mut quants[start..][..len], stream);
+                for (start, line, len) in self.strips(stride) {
+                    level.pack_strip(order, &scratch[line..], stride, &mut quants[start..][..len], stream);
                 }
             }
         }
     }
 
     /// The inverse of [`Self::pack`].
-    pub(super) fn unpack(&self, level: Level, quants: &[u8], scratch: &mut Scratch) {
+    pub(super) fn unpack(&self, level: Level, quants: &[u8], (scratch, stride): (&mut [u8], usize)) {
         let Self { order, extents, row, first, width } = *self;
         match order {
             Order::NMajor => {
-                for (i, line) in scratch.chunks_exact_mut(STRIDE).enumerate() {
+                for (i, line) in scratch.chunks_exact_mut(stride).enumerate() {
                     line[..width].copy_from_slice(&quants[(row + i) * extents.cols + first..][..width]);
                 }
             }
             Order::KMajor => {
                 let from = &quants[first * extents.rows + row..];
-                level.transpose((width, 16), (from, extents.rows), (scratch, STRIDE), false);
+                level.transpose((width, 16), (from, extents.rows), (scratch, stride), false);
             }
             _ => {
-                for (start, line, len) in self.strips() {
-                    level.unpack_strip(order, &quants[start..][..len], &mut scratch[line..], STRIDE);
+                for (start, line, len) in self.strips(stride) {
+                    level.unpack_strip(order, &quants[start..][..len], &mut scratch[line..], stride);
                 }
             }
         }
@@ -234,21 +226,31 @@ fn amax(level: Level, source: Source<'_>, at: usize, count: usize) -> Result<f32
     Ok(f32::from_bits(top))
 }
 
-/// The weights of a stretch of a row, and its error.
-fn scale_down(
+/// The weights and the scale of a row whose values start at `at`.
+fn quantize_row(
     level: Level,
-    ty: GgmlType,
-    part: &[u8],
-    channel: &mut Channel,
+    source: Source<'_>,
+    at: usize,
     weights: &mut [u8],
-) -> Result<(), PackError> {
-    let scale = (channel.d, channel.id);
-    let worst = match Float::of(ty) {
-        Some(float) => level.scale_down(float, part, scale, weights),
-        None => with_values(ty, part, |values| Ok(level.scale_down(Float::F32, values, scale, weights)))?,
-    };
-    channel.worst = channel.worst.max(worst);
-    Ok(())
+    scale: &mut [u8],
+) -> Result<Stats, PackError> {
+    let mut channel = Channel::new(amax(level, source, at, weights.len())?);
+    scale.copy_from_slice(&channel.d.to_le_bytes());
+    let scale = simd::Scale { amax: channel.amax, d: channel.d, id: channel.id };
+    if let Some(float) = Float::of(source.ty) {
+        // The next row, fetched while this one is in the cache.
+        let ahead = Some(weights.len() * float.bytes());
+        channel.worst = level.scale_down(float, (source.part(at, weights.len()), ahead), scale, weights);
+        return Ok(channel.stats());
+    }
+    for (i, weights) in weights.chunks_mut(STRETCH).enumerate() {
+        let part = source.part(at + i * STRETCH, weights.len());
+        let worst = with_values(source.ty, part, |values| {
+            Ok(level.scale_down(Float::F32, (values, None), scale, weights))
+        })?;
+        channel.worst = channel.worst.max(worst);
+    }
+    Ok(channel.stats())
 }
 
 /// Calls `then` with the values, as little-endian f32, of blocks that hold at most [`STRETCH`].

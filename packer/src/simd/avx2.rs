@@ -3,7 +3,7 @@
 //! Each f32 operation is the scalar truth's own, rounded the same way: no fused multiply-add, and d·q is exact.
 
 use super::portable::{self, BELOW_HALF};
-use super::{Float, MAGNITUDE};
+use super::{AHEAD, Float, MAGNITUDE, nearest, prefetch};
 use crate::q8_0::{BYTES, LEN, Stats};
 use gantry_formats::block::GgmlType;
 use std::arch::x86_64::*;
@@ -29,47 +29,126 @@ pub(super) unsafe fn quantize(
     }
 }
 
-/// Eight of a block's 32 values, `part` 0..4, for `FLOAT` 0 = F32, 1 = F16, 2 = BF16 in `SIZE` bytes.
+/// Eight of a block's 32 values, `part` 0..4, for `FLOAT` 0 = F32, 1 = F16 in `SIZE` bytes.
 ///
 /// Loops here are plain ones over arrays: closures given to `map` or `from_fn` were not inlined, at a tenth of the
 /// speed.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn load<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE], part: usize) -> __m256 {
+fn load<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE], part: usize) -> __m256 {
     const { assert!(SIZE == if FLOAT == 0 { 4 * LEN } else { 2 * LEN }) };
     let at = block[SIZE / 4 * part..][..SIZE / 4].as_ptr();
-    // SAFETY: SIZE / 4 bytes are there: 32 for F32, 16 for the halves, which is what is read, unaligned.
+    // SAFETY: SIZE / 4 bytes are there: 32 for F32, 16 for F16, which is what is read, unaligned.
     unsafe {
-        match FLOAT {
-            0 => _mm256_loadu_ps(at.cast()),
-            1 => _mm256_cvtph_ps(_mm_loadu_si128(at.cast())),
-            _ => {
-                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(at.cast()));
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-            }
-        }
+        if FLOAT == 0 { _mm256_loadu_ps(at.cast()) } else { _mm256_cvtph_ps(_mm_loadu_si128(at.cast())) }
     }
 }
 
+/// A block's 32 values, for `FLOAT` 0 = F32, 1 = F16, 2 = BF16: the four quarters, but for BF16 the even values of each half and the odd ones, which need no
+/// unpacking.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn values<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE]) -> [__m256; 4] {
+    if FLOAT == 2 {
+        let odd = _mm256_set1_epi32(!0xffff);
+        let [low, high] = halves(block);
+        return [
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+            _mm256_castsi256_ps(_mm256_and_si256(low, odd)),
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+            _mm256_castsi256_ps(_mm256_and_si256(high, odd)),
+        ];
+    }
+    [
+        load::<FLOAT, SIZE>(block, 0),
+        load::<FLOAT, SIZE>(block, 1),
+        load::<FLOAT, SIZE>(block, 2),
+        load::<FLOAT, SIZE>(block, 3),
+    ]
+}
+
+/// The first 64 bytes of a block.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn max_of_pairs(a: __m256i, b: __m256i) -> __m256i {
-    _mm256_max_epu32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b))
+fn halves<const SIZE: usize>(block: &[u8; SIZE]) -> [__m256i; 2] {
+    const { assert!(SIZE >= 64) };
+    // SAFETY: 64 bytes are there.
+    unsafe { [_mm256_loadu_si256(block.as_ptr().cast()), _mm256_loadu_si256(block.as_ptr().add(32).cast())] }
+}
+
+/// Stores 32 integers from −128 to 127 that are in the order of [`values`].
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn put<const FLOAT: u8>(q: [__m256i; 4], quants: &mut [u8; LEN]) {
+    // Packing works within 128-bit halves.
+    let bytes = if FLOAT == 2 {
+        let low = _mm256_blend_epi16::<0xaa>(q[0], _mm256_slli_epi32::<16>(q[1]));
+        let high = _mm256_blend_epi16::<0xaa>(q[2], _mm256_slli_epi32::<16>(q[3]));
+        // Quadwords come out as 0 2 1 3.
+        _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi16(low, high))
+    } else {
+        let words = [_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])];
+        // Dwords come out as 0 2 4 6 1 3 5 7.
+        let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words[0], words[1]), order)
+    };
+    // SAFETY: `quants` is 32 bytes.
+    unsafe { _mm256_storeu_si256(quants.as_mut_ptr().cast(), bytes) };
+}
+
+/// Magnitudes of which the largest, as [`max`] and [`widen`] have it, is the block's.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn tops<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE]) -> __m256i {
+    if FLOAT == 2 {
+        let magnitude = _mm256_set1_epi32(0x7fff_7fff);
+        let [low, high] = halves(block);
+        return _mm256_max_epu16(_mm256_and_si256(low, magnitude), _mm256_and_si256(high, magnitude));
+    }
+    let mut top = _mm256_setzero_si256();
+    for x in values::<FLOAT, SIZE>(block) {
+        let bits = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(MAGNITUDE));
+        top = _mm256_max_epu32(top, bits);
+    }
+    top
+}
+
+/// The larger ones: of u16 for BF16, of u32 for others.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn max<const FLOAT: u8>(a: __m256i, b: __m256i) -> __m256i {
+    if FLOAT == 2 { _mm256_max_epu16(a, b) } else { _mm256_max_epu32(a, b) }
+}
+
+/// The bits of an f32 in each lane: for BF16 of the larger of the two there.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn widen<const FLOAT: u8>(v: __m256i) -> __m256i {
+    if FLOAT != 2 {
+        return v;
+    }
+    _mm256_max_epu32(_mm256_slli_epi32::<16>(v), _mm256_and_si256(v, _mm256_set1_epi32(!0xffff)))
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn max_of_quads(a: __m256i, b: __m256i) -> __m256i {
-    _mm256_max_epu32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b))
+fn max_of_pairs<const FLOAT: u8>(a: __m256i, b: __m256i) -> __m256i {
+    max::<FLOAT>(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b))
 }
 
-/// Lane i of the result is the largest u32 of `v[i]`.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn maxima(v: [__m256i; LANES]) -> __m256i {
-    let a = max_of_quads(max_of_pairs(v[0], v[1]), max_of_pairs(v[2], v[3]));
-    let b = max_of_quads(max_of_pairs(v[4], v[5]), max_of_pairs(v[6], v[7]));
-    _mm256_max_epu32(_mm256_permute2x128_si256::<0x20>(a, b), _mm256_permute2x128_si256::<0x31>(a, b))
+fn max_of_quads<const FLOAT: u8>(a: __m256i, b: __m256i) -> __m256i {
+    max::<FLOAT>(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b))
+}
+
+/// Lane i of the result is the largest of `v[i]`, as [`max`] has it.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn maxima<const FLOAT: u8>(v: [__m256i; LANES]) -> __m256i {
+    let a = max_of_quads::<FLOAT>(max_of_pairs::<FLOAT>(v[0], v[1]), max_of_pairs::<FLOAT>(v[2], v[3]));
+    let b = max_of_quads::<FLOAT>(max_of_pairs::<FLOAT>(v[4], v[5]), max_of_pairs::<FLOAT>(v[6], v[7]));
+    max::<FLOAT>(_mm256_permute2x128_si256::<0x20>(a, b), _mm256_permute2x128_si256::<0x31>(a, b))
 }
 
 #[inline]
@@ -79,7 +158,6 @@ fn run<const FLOAT: u8, const SIZE: usize>(
     quants: &mut [u8],
     scales: &mut [u8],
 ) -> Result<Stats, usize> {
-    let magnitude = _mm256_set1_epi32(MAGNITUDE);
     let mut stats = Stats::default();
     let mut errors = _mm256_setzero_si256();
     let mut relative = _mm256_setzero_ps();
@@ -89,14 +167,12 @@ fn run<const FLOAT: u8, const SIZE: usize>(
     for (i, (blocks, (quants, scales))) in
         batches.iter().zip(quant_batches.iter_mut().zip(scale_batches)).enumerate()
     {
-        let mut tops = [_mm256_setzero_si256(); LANES];
-        for (top, block) in tops.iter_mut().zip(blocks) {
-            for part in 0..4 {
-                let bits = _mm256_castps_si256(load::<FLOAT, SIZE>(block, part));
-                *top = _mm256_max_epu32(*top, _mm256_and_si256(bits, magnitude));
-            }
+        let mut top = [_mm256_setzero_si256(); LANES];
+        for (top, block) in top.iter_mut().zip(blocks) {
+            *top = tops::<FLOAT, SIZE>(block);
+            prefetch(block, AHEAD);
         }
-        let amax = _mm256_castsi256_ps(maxima(tops));
+        let amax = _mm256_castsi256_ps(widen::<FLOAT>(maxima::<FLOAT>(top)));
         let d = _mm256_div_ps(amax, _mm256_set1_ps(127.0));
         let reciprocal = _mm256_div_ps(_mm256_set1_ps(1.0), d);
         let infinite = _mm256_cmp_ps::<_CMP_EQ_OQ>(reciprocal, _mm256_set1_ps(f32::INFINITY));
@@ -114,6 +190,17 @@ fn run<const FLOAT: u8, const SIZE: usize>(
         let small = _mm256_cmp_ps::<_CMP_LT_OQ>(stored, _mm256_set1_ps(portable::SMALLEST_NORMAL_F16));
         stats.lost += u64::from(_mm256_movemask_ps(lost).count_ones());
         stats.subnormal += u64::from(_mm256_movemask_ps(_mm256_andnot_ps(is_zero, small)).count_ones());
+        let tiny = _mm256_cmp_ps::<_CMP_LT_OQ>(amax, _mm256_set1_ps(nearest::SMALLEST));
+        let tiny = _mm256_and_ps(tiny, _mm256_cmp_ps::<_CMP_GT_OQ>(amax, zero));
+        let near = FLOAT == 2 && _mm256_movemask_ps(tiny) == 0;
+        let id = if near {
+            // `nearest::reciprocal`, all at once; a scale that is stored has no amax above its `LARGEST`.
+            let less = _mm256_cmp_ps::<_CMP_LT_OQ>(_mm256_mul_ps(amax, id), _mm256_set1_ps(127.0));
+            let (away, towards) = (_mm256_set1_ps(nearest::AWAY), _mm256_set1_ps(nearest::TOWARDS));
+            _mm256_mul_ps(id, _mm256_blendv_ps(away, towards, less))
+        } else {
+            id
+        };
         // SAFETY: `scales` is 16 bytes, and both arrays are 8 f32.
         let (ids, ds) = unsafe {
             _mm_storeu_si128(scales.as_mut_ptr().cast(), halves);
@@ -123,10 +210,16 @@ fn run<const FLOAT: u8, const SIZE: usize>(
             (ids, ds)
         };
         let mut worst = [_mm256_setzero_si256(); LANES];
-        for lane in 0..LANES {
-            worst[lane] = one::<FLOAT, SIZE>(&blocks[lane], ids[lane], ds[lane], &mut quants[lane]);
+        if near {
+            for lane in 0..LANES {
+                worst[lane] = nearest::<FLOAT, SIZE>(&blocks[lane], ids[lane], ds[lane], &mut quants[lane]);
+            }
+        } else {
+            for lane in 0..LANES {
+                worst[lane] = one::<FLOAT, SIZE>(&blocks[lane], ids[lane], ds[lane], &mut quants[lane]);
+            }
         }
-        let worst = maxima(worst);
+        let worst = maxima::<0>(worst);
         errors = _mm256_max_epu32(errors, worst);
         // The first operand of `max` gives way to the second where it is NaN: 0/0, an all-zero block.
         relative = _mm256_max_ps(_mm256_div_ps(_mm256_castsi256_ps(worst), amax), relative);
@@ -150,6 +243,29 @@ fn run<const FLOAT: u8, const SIZE: usize>(
     Ok(stats)
 }
 
+/// As [`one`], for BF16 and with the `id` that [`nearest::reciprocal`] gives.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn nearest<const FLOAT: u8, const SIZE: usize>(
+    block: &[u8; SIZE],
+    id: f32,
+    d: f32,
+    quants: &mut [u8; LEN],
+) -> __m256i {
+    let sign = _mm256_set1_ps(-0.0);
+    let (id, d, round) = (_mm256_set1_ps(id), _mm256_set1_ps(d), _mm256_set1_ps(nearest::ROUND));
+    let mut errors = _mm256_setzero_ps();
+    let mut q = [_mm256_setzero_si256(); 4];
+    for (q, x) in q.iter_mut().zip(values::<FLOAT, SIZE>(block)) {
+        let sum = _mm256_add_ps(_mm256_mul_ps(x, id), round);
+        *q = _mm256_castps_si256(sum);
+        let error = _mm256_sub_ps(x, _mm256_mul_ps(d, _mm256_sub_ps(sum, round)));
+        errors = _mm256_max_ps(errors, _mm256_andnot_ps(sign, error));
+    }
+    put::<FLOAT>(q, quants);
+    _mm256_castps_si256(errors)
+}
+
 /// Writes one block's quants; gives the magnitudes of eight maxima of its errors.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
@@ -163,22 +279,14 @@ fn one<const FLOAT: u8, const SIZE: usize>(
     let (id, d) = (_mm256_set1_ps(id), _mm256_set1_ps(d));
     let mut errors = _mm256_setzero_ps();
     let mut q = [_mm256_setzero_si256(); 4];
-    for (part, q) in q.iter_mut().enumerate() {
-        let x = load::<FLOAT, SIZE>(block, part);
+    for (q, x) in q.iter_mut().zip(values::<FLOAT, SIZE>(block)) {
         let y = _mm256_mul_ps(x, id);
         let half = _mm256_or_ps(_mm256_and_ps(y, sign), _mm256_set1_ps(BELOW_HALF));
         *q = _mm256_cvttps_epi32(_mm256_add_ps(y, half));
         let error = _mm256_sub_ps(x, _mm256_mul_ps(d, _mm256_cvtepi32_ps(*q)));
         errors = _mm256_max_ps(errors, _mm256_andnot_ps(sign, error));
     }
-    let words = [_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])];
-    // Packing works within 128-bit halves: dwords come out as 0 2 4 6 1 3 5 7.
-    let bytes = _mm256_permutevar8x32_epi32(
-        _mm256_packs_epi16(words[0], words[1]),
-        _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7),
-    );
-    // SAFETY: `quants` is 32 bytes.
-    unsafe { _mm256_storeu_si256(quants.as_mut_ptr().cast(), bytes) };
+    put::<FLOAT>(q, quants);
     _mm256_castps_si256(errors)
 }
 

@@ -3,7 +3,7 @@
 //! Each f32 operation gives the scalar truth's bits: the one fused multiply-add is x − d·q, whose product is exact.
 
 use super::portable::{self, BELOW_HALF};
-use super::{Float, MAGNITUDE};
+use super::{AHEAD, Float, MAGNITUDE, nearest, prefetch};
 use crate::q8_0::{LEN, Stats};
 use gantry_formats::block::GgmlType;
 use std::arch::x86_64::*;
@@ -29,70 +29,110 @@ pub(super) unsafe fn quantize(
     }
 }
 
-/// Sixteen of a block's 32 values, `part` 0 or 1, for `FLOAT` 0 = F32, 1 = F16, 2 = BF16 in `SIZE` bytes.
+/// Sixteen of a block's 32 values, `part` 0 or 1, for `FLOAT` 0 = F32, 1 = F16 in `SIZE` bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) fn load<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE], part: usize) -> __m512 {
+fn load<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE], part: usize) -> __m512 {
     const { assert!(SIZE == if FLOAT == 0 { 4 * LEN } else { 2 * LEN }) };
     let at = block[SIZE / 2 * part..][..SIZE / 2].as_ptr();
-    // SAFETY: SIZE / 2 bytes are there: 64 for F32, 32 for the halves, which is what is read, unaligned.
+    // SAFETY: SIZE / 2 bytes are there: 64 for F32, 32 for F16, which is what is read, unaligned.
     unsafe {
-        match FLOAT {
-            0 => _mm512_loadu_ps(at.cast()),
-            1 => _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())),
-            _ => {
-                let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(at.cast()));
-                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
-            }
+        if FLOAT == 0 { _mm512_loadu_ps(at.cast()) } else { _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())) }
+    }
+}
+
+/// A block's 32 values, for `FLOAT` 0 = F32, 1 = F16, 2 = BF16: the two halves, but for BF16 the even values and the odd ones, which need no unpacking.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn values<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE]) -> [__m512; 2] {
+    if FLOAT == 2 {
+        // SAFETY: the block is 64 bytes.
+        let pairs = unsafe { _mm512_loadu_si512(block.as_ptr().cast()) };
+        let [even, odd] =
+            [_mm512_slli_epi32::<16>(pairs), _mm512_and_si512(pairs, _mm512_set1_epi32(!0xffff))];
+        return [_mm512_castsi512_ps(even), _mm512_castsi512_ps(odd)];
+    }
+    [load::<FLOAT, SIZE>(block, 0), load::<FLOAT, SIZE>(block, 1)]
+}
+
+/// Stores the low bytes of 32 integers that are in the order of [`values`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn put<const FLOAT: u8>(q: [__m512i; 2], quants: &mut [u8; LEN]) {
+    let to = quants.as_mut_ptr();
+    // SAFETY: `quants` is 32 bytes.
+    unsafe {
+        if FLOAT == 2 {
+            let words = _mm512_mask_blend_epi16(0xaaaa_aaaa, q[0], _mm512_slli_epi32::<16>(q[1]));
+            _mm256_storeu_si256(to.cast(), _mm512_cvtepi16_epi8(words));
+        } else {
+            _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(q[0]));
+            _mm_storeu_si128(to.add(16).cast(), _mm512_cvtepi32_epi8(q[1]));
         }
     }
 }
 
-/// Magnitudes of which the largest is the block's.
+/// Magnitudes of which the largest, as [`max`] and [`widen`] have it, is the block's.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(super) fn tops<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE]) -> __m512i {
-    let magnitude = _mm512_set1_epi32(MAGNITUDE);
     if FLOAT == 2 {
-        // In place, without unpacking: the even values of the block moved up, the odd ones masked out.
         // SAFETY: the block is 64 bytes.
         let pairs = unsafe { _mm512_loadu_si512(block.as_ptr().cast()) };
-        let odd = _mm512_and_si512(pairs, _mm512_set1_epi32(0x7fff_0000));
-        let even = _mm512_and_si512(_mm512_slli_epi32::<16>(pairs), magnitude);
-        return _mm512_max_epu32(odd, even);
+        return _mm512_and_si512(pairs, _mm512_set1_epi32(0x7fff_7fff));
     }
+    let magnitude = _mm512_set1_epi32(MAGNITUDE);
     let low = _mm512_and_si512(_mm512_castps_si512(load::<FLOAT, SIZE>(block, 0)), magnitude);
     let high = _mm512_and_si512(_mm512_castps_si512(load::<FLOAT, SIZE>(block, 1)), magnitude);
     _mm512_max_epu32(low, high)
 }
 
+/// The larger ones: of u16 for BF16, of u32 for others.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn max_of_pairs(a: __m512i, b: __m512i) -> __m512i {
-    _mm512_max_epu32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b))
+pub(super) fn max<const FLOAT: u8>(a: __m512i, b: __m512i) -> __m512i {
+    if FLOAT == 2 { _mm512_max_epu16(a, b) } else { _mm512_max_epu32(a, b) }
+}
+
+/// The bits of an f32 in each lane: for BF16 of the larger of the two there.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn widen<const FLOAT: u8>(v: __m512i) -> __m512i {
+    if FLOAT != 2 {
+        return v;
+    }
+    _mm512_max_epu32(_mm512_slli_epi32::<16>(v), _mm512_and_si512(v, _mm512_set1_epi32(!0xffff)))
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn max_of_quads(a: __m512i, b: __m512i) -> __m512i {
-    _mm512_max_epu32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
+fn max_of_pairs<const FLOAT: u8>(a: __m512i, b: __m512i) -> __m512i {
+    max::<FLOAT>(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b))
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn max_of_quarters(a: __m512i, b: __m512i) -> __m512i {
-    _mm512_max_epu32(_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b))
+fn max_of_quads<const FLOAT: u8>(a: __m512i, b: __m512i) -> __m512i {
+    max::<FLOAT>(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
 }
 
-/// Lane i of the result is the largest u32 of `v[i]`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn maxima(v: [__m512i; LANES]) -> __m512i {
+fn max_of_quarters<const FLOAT: u8>(a: __m512i, b: __m512i) -> __m512i {
+    max::<FLOAT>(_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b))
+}
+
+/// Lane i of the result is the largest of `v[i]`, as [`max`] has it.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn maxima<const FLOAT: u8>(v: [__m512i; LANES]) -> __m512i {
     let mut quads = [_mm512_setzero_si512(); 4];
     for (quad, v) in quads.iter_mut().zip(v.as_chunks::<4>().0) {
-        *quad = max_of_quads(max_of_pairs(v[0], v[1]), max_of_pairs(v[2], v[3]));
+        let pairs = [max_of_pairs::<FLOAT>(v[0], v[1]), max_of_pairs::<FLOAT>(v[2], v[3])];
+        *quad = max_of_quads::<FLOAT>(pairs[0], pairs[1]);
     }
-    max_of_quarters(max_of_quarters(quads[0], quads[1]), max_of_quarters(quads[2], quads[3]))
+    let low = max_of_quarters::<FLOAT>(quads[0], quads[1]);
+    max_of_quarters::<FLOAT>(low, max_of_quarters::<FLOAT>(quads[2], quads[3]))
 }
 
 #[inline]
@@ -114,8 +154,9 @@ fn run<const FLOAT: u8, const SIZE: usize>(
         let mut top = [_mm512_setzero_si512(); LANES];
         for (top, block) in top.iter_mut().zip(blocks) {
             *top = tops::<FLOAT, SIZE>(block);
+            prefetch(block, AHEAD);
         }
-        let amax = _mm512_castsi512_ps(maxima(top));
+        let amax = _mm512_castsi512_ps(widen::<FLOAT>(maxima::<FLOAT>(top)));
         let d = _mm512_div_ps(amax, _mm512_set1_ps(127.0));
         let reciprocal = _mm512_div_ps(_mm512_set1_ps(1.0), d);
         let finite = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(reciprocal, _mm512_set1_ps(f32::INFINITY));
@@ -132,6 +173,16 @@ fn run<const FLOAT: u8, const SIZE: usize>(
         let small = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(stored, _mm512_set1_ps(portable::SMALLEST_NORMAL_F16));
         stats.lost += u64::from(lost.count_ones());
         stats.subnormal += u64::from((small & !is_zero).count_ones());
+        let tiny = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(amax, _mm512_set1_ps(nearest::SMALLEST));
+        let near = FLOAT == 2 && tiny & _mm512_cmp_ps_mask::<_CMP_GT_OQ>(amax, zero) == 0;
+        let id = if near {
+            // `nearest::reciprocal`, all at once; a scale that is stored has no amax above its `LARGEST`.
+            let less = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(_mm512_mul_ps(amax, id), _mm512_set1_ps(127.0));
+            let (away, towards) = (_mm512_set1_ps(nearest::AWAY), _mm512_set1_ps(nearest::TOWARDS));
+            _mm512_mul_ps(id, _mm512_mask_blend_ps(less, away, towards))
+        } else {
+            id
+        };
         // SAFETY: `scales` is 32 bytes, and both arrays are 16 f32.
         let (ids, ds) = unsafe {
             _mm256_storeu_si256(scales.as_mut_ptr().cast(), halves);
@@ -141,10 +192,16 @@ fn run<const FLOAT: u8, const SIZE: usize>(
             (ids, ds)
         };
         let mut worst = [_mm512_setzero_si512(); LANES];
-        for lane in 0..LANES {
-            worst[lane] = one::<FLOAT, SIZE>(&blocks[lane], ids[lane], ds[lane], &mut quants[lane]);
+        if near {
+            for lane in 0..LANES {
+                worst[lane] = nearest::<FLOAT, SIZE>(&blocks[lane], ids[lane], ds[lane], &mut quants[lane]);
+            }
+        } else {
+            for lane in 0..LANES {
+                worst[lane] = one::<FLOAT, SIZE>(&blocks[lane], ids[lane], ds[lane], &mut quants[lane]);
+            }
         }
-        let worst = maxima(worst);
+        let worst = maxima::<0>(worst);
         errors = _mm512_max_epu32(errors, worst);
         // The first operand of `max` gives way to the second where it is NaN: 0/0, an all-zero block.
         relative = _mm512_max_ps(_mm512_div_ps(_mm512_castsi512_ps(worst), amax), relative);
@@ -162,6 +219,29 @@ fn run<const FLOAT: u8, const SIZE: usize>(
     Ok(stats)
 }
 
+/// As [`one`], for BF16 and with the `id` that [`nearest::reciprocal`] gives.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn nearest<const FLOAT: u8, const SIZE: usize>(
+    block: &[u8; SIZE],
+    id: f32,
+    d: f32,
+    quants: &mut [u8; LEN],
+) -> __m512i {
+    let magnitude = _mm512_set1_epi32(MAGNITUDE);
+    let (id, d, round) = (_mm512_set1_ps(id), _mm512_set1_ps(d), _mm512_set1_ps(nearest::ROUND));
+    let mut errors = _mm512_setzero_si512();
+    let mut q = [_mm512_setzero_si512(); 2];
+    for (q, x) in q.iter_mut().zip(values::<FLOAT, SIZE>(block)) {
+        let sum = _mm512_fmadd_ps(x, id, round);
+        *q = _mm512_castps_si512(sum);
+        let error = _mm512_fnmadd_ps(d, _mm512_sub_ps(sum, round), x);
+        errors = _mm512_max_epu32(errors, _mm512_and_si512(_mm512_castps_si512(error), magnitude));
+    }
+    put::<FLOAT>(q, quants);
+    errors
+}
+
 /// Writes one block's quants; gives the magnitudes of sixteen maxima of its errors.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
@@ -174,19 +254,17 @@ fn one<const FLOAT: u8, const SIZE: usize>(
     let magnitude = _mm512_set1_epi32(MAGNITUDE);
     let below_half = _mm512_castps_si512(_mm512_set1_ps(BELOW_HALF));
     let (id, d) = (_mm512_set1_ps(id), _mm512_set1_ps(d));
-    let (halves, _) = quants.as_chunks_mut::<16>();
     let mut errors = _mm512_setzero_si512();
-    for (part, quants) in halves.iter_mut().enumerate() {
-        let x = load::<FLOAT, SIZE>(block, part);
+    let mut q = [_mm512_setzero_si512(); 2];
+    for (q, x) in q.iter_mut().zip(values::<FLOAT, SIZE>(block)) {
         let y = _mm512_mul_ps(x, id);
         // magnitude ? below_half : y, bit by bit: the constant with y's sign.
         let half = _mm512_ternarylogic_epi32::<0xca>(magnitude, below_half, _mm512_castps_si512(y));
-        let q = _mm512_cvttps_epi32(_mm512_add_ps(y, _mm512_castsi512_ps(half)));
-        let error = _mm512_fnmadd_ps(d, _mm512_cvtepi32_ps(q), x);
+        *q = _mm512_cvttps_epi32(_mm512_add_ps(y, _mm512_castsi512_ps(half)));
+        let error = _mm512_fnmadd_ps(d, _mm512_cvtepi32_ps(*q), x);
         errors = _mm512_max_epu32(errors, _mm512_and_si512(_mm512_castps_si512(error), magnitude));
-        // SAFETY: `quants` is 16 bytes.
-        unsafe { _mm_storeu_si128(quants.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(q)) };
     }
+    put::<FLOAT>(q, quants);
     errors
 }
 

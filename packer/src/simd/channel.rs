@@ -7,6 +7,15 @@ use super::portable::BELOW_HALF;
 use super::{Float, Kind, Level, MAGNITUDE};
 use gantry_formats::block::fp16;
 
+/// A row's largest magnitude, its scale and the scale's reciprocal.
+#[derive(Clone, Copy)]
+pub(crate) struct Scale {
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    pub(crate) amax: f32,
+    pub(crate) d: f32,
+    pub(crate) id: f32,
+}
+
 impl Level {
     /// Bits of the largest magnitude in `src`; 0x7f80_0000 or more where a value is infinite or NaN.
     pub(crate) fn magnitude(self, float: Float, src: &[u8]) -> u32 {
@@ -21,18 +30,26 @@ impl Level {
         }
     }
 
-    /// Quantizes values whose magnitude times `id` is at most 127 and a bit, one byte each to `quants`, which is as
-    /// long as they are. Gives the bits of the largest error against scale `d`.
-    pub(crate) fn scale_down(self, float: Float, src: &[u8], (d, id): (f32, f32), quants: &mut [u8]) -> u32 {
+    /// Quantizes values of which none is larger than the scale's `amax`, one byte each to `quants`, which is as
+    /// long as they are. Gives the bits of the largest error against the scale. `ahead` is how many bytes after `src`
+    /// starts what will be read next does, if that is known: it is fetched meanwhile.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
+    pub(crate) fn scale_down(
+        self,
+        float: Float,
+        (src, ahead): (&[u8], Option<usize>),
+        scale: Scale,
+        quants: &mut [u8],
+    ) -> u32 {
         assert_eq!(src.len(), quants.len() * float.bytes());
         match self.0 {
-            Kind::Portable => portable_scale_down(float, src, (d, id), quants),
+            Kind::Portable => portable_scale_down(float, src, scale, quants),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a `Level` of this kind exists only where its features were detected.
-            Kind::Avx2 => unsafe { avx2::scale_down(float, src, (d, id), quants) },
+            Kind::Avx2 => unsafe { avx2::scale_down(float, (src, ahead), scale, quants) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a `Level` of this kind exists only where its features were detected.
-            Kind::Avx512 => unsafe { avx512::scale_down(float, src, (d, id), quants) },
+            Kind::Avx512 => unsafe { avx512::scale_down(float, (src, ahead), scale, quants) },
         }
     }
 }
@@ -48,7 +65,7 @@ fn portable_magnitude(float: Float, src: &[u8]) -> u32 {
     }
 }
 
-fn portable_scale_down(float: Float, src: &[u8], (d, id): (f32, f32), quants: &mut [u8]) -> u32 {
+fn portable_scale_down(float: Float, src: &[u8], Scale { d, id, .. }: Scale, quants: &mut [u8]) -> u32 {
     let each = |quant: &mut u8, x: f32| {
         let y = x * id;
         let q = (y + BELOW_HALF.copysign(y)) as i32;
@@ -73,8 +90,10 @@ fn portable_scale_down(float: Float, src: &[u8], (d, id): (f32, f32), quants: &m
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use super::super::avx2::load;
-    use super::{BELOW_HALF, Float, MAGNITUDE, portable_magnitude, portable_scale_down};
+    use super::super::avx2::{max, put, tops, values, widen};
+    use super::super::nearest::{ROUND, reciprocal};
+    use super::super::{AHEAD, prefetch};
+    use super::{BELOW_HALF, Float, Scale, portable_magnitude, portable_scale_down};
     use crate::q8_0::LEN;
     use std::arch::x86_64::*;
 
@@ -93,14 +112,20 @@ mod avx2 {
     #[target_feature(enable = "avx2,f16c")]
     fn top<const FLOAT: u8, const SIZE: usize>(float: Float, src: &[u8]) -> u32 {
         let (blocks, rest) = src.as_chunks::<SIZE>();
-        let mut tops = [_mm256_setzero_si256(); 4];
-        for block in blocks {
-            for (part, top) in tops.iter_mut().enumerate() {
-                let bits = _mm256_castps_si256(load::<FLOAT, SIZE>(block, part));
-                *top = _mm256_max_epu32(*top, _mm256_and_si256(bits, _mm256_set1_epi32(MAGNITUDE)));
+        let mut top = [_mm256_setzero_si256(); 4];
+        let (quads, last) = blocks.as_chunks::<4>();
+        for quad in quads {
+            for (top, block) in top.iter_mut().zip(quad) {
+                *top = max::<FLOAT>(*top, tops::<FLOAT, SIZE>(block));
+                prefetch(block, AHEAD);
             }
         }
-        largest(tops).max(portable_magnitude(float, rest))
+        for block in last {
+            top[0] = max::<FLOAT>(top[0], tops::<FLOAT, SIZE>(block));
+        }
+        let top =
+            [widen::<FLOAT>(top[0]), widen::<FLOAT>(top[1]), widen::<FLOAT>(top[2]), widen::<FLOAT>(top[3])];
+        largest(top).max(portable_magnitude(float, rest))
     }
 
     #[inline]
@@ -116,7 +141,12 @@ mod avx2 {
     /// # Safety
     /// The CPU has AVX2 and F16C: the caller's `Level` says so.
     #[target_feature(enable = "avx2,f16c")]
-    pub(super) unsafe fn scale_down(float: Float, src: &[u8], scale: (f32, f32), quants: &mut [u8]) -> u32 {
+    pub(super) unsafe fn scale_down(
+        float: Float,
+        src: (&[u8], Option<usize>),
+        scale: Scale,
+        quants: &mut [u8],
+    ) -> u32 {
         match float {
             Float::F32 => down::<0, { 4 * LEN }>(float, src, scale, quants),
             Float::F16 => down::<1, { 2 * LEN }>(float, src, scale, quants),
@@ -128,43 +158,76 @@ mod avx2 {
     #[target_feature(enable = "avx2,f16c")]
     fn down<const FLOAT: u8, const SIZE: usize>(
         float: Float,
-        src: &[u8],
-        scale: (f32, f32),
+        (src, ahead): (&[u8], Option<usize>),
+        scale: Scale,
         quants: &mut [u8],
     ) -> u32 {
         let (blocks, rest) = src.as_chunks::<SIZE>();
         let (outs, quants_rest) = quants.as_chunks_mut::<LEN>();
-        let (d, id) = (_mm256_set1_ps(scale.0), _mm256_set1_ps(scale.1));
-        let sign = _mm256_set1_ps(-0.0);
         let mut errors = [_mm256_setzero_si256(); 4];
+        let near = if FLOAT == 2 { reciprocal(scale.amax, scale.id) } else { None };
         for (block, out) in blocks.iter().zip(outs) {
-            let mut q = [_mm256_setzero_si256(); 4];
-            for part in 0..4 {
-                let x = load::<FLOAT, SIZE>(block, part);
-                let y = _mm256_mul_ps(x, id);
-                let half = _mm256_or_ps(_mm256_and_ps(y, sign), _mm256_set1_ps(BELOW_HALF));
-                q[part] = _mm256_cvttps_epi32(_mm256_add_ps(y, half));
-                let error = _mm256_sub_ps(x, _mm256_mul_ps(d, _mm256_cvtepi32_ps(q[part])));
-                let error = _mm256_castps_si256(_mm256_andnot_ps(sign, error));
-                errors[part] = _mm256_max_epu32(errors[part], error);
+            match near {
+                Some(near) => nearest::<FLOAT, SIZE>(block, (scale.d, near), out, &mut errors),
+                None => quantize::<FLOAT, SIZE>(block, (scale.d, scale.id), out, &mut errors),
             }
-            let words = [_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])];
-            // Packing works within 128-bit halves: dwords come out as 0 2 4 6 1 3 5 7.
-            let bytes = _mm256_permutevar8x32_epi32(
-                _mm256_packs_epi16(words[0], words[1]),
-                _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7),
-            );
-            // SAFETY: `out` is 32 bytes.
-            unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), bytes) };
+            if let Some(ahead) = ahead {
+                prefetch(block, ahead);
+            }
         }
         largest(errors).max(portable_scale_down(float, rest, scale, quants_rest))
+    }
+
+    /// One block of BF16, with the reciprocal that [`reciprocal`] gives; `errors` take its errors.
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    fn nearest<const FLOAT: u8, const SIZE: usize>(
+        block: &[u8; SIZE],
+        (d, near): (f32, f32),
+        out: &mut [u8; LEN],
+        errors: &mut [__m256i; 4],
+    ) {
+        let (d, near, round) = (_mm256_set1_ps(d), _mm256_set1_ps(near), _mm256_set1_ps(ROUND));
+        let mut q = [_mm256_setzero_si256(); 4];
+        for ((q, errors), x) in q.iter_mut().zip(errors).zip(values::<FLOAT, SIZE>(block)) {
+            let sum = _mm256_add_ps(_mm256_mul_ps(x, near), round);
+            *q = _mm256_castps_si256(sum);
+            let error = _mm256_sub_ps(x, _mm256_mul_ps(d, _mm256_sub_ps(sum, round)));
+            let error = _mm256_andnot_ps(_mm256_set1_ps(-0.0), error);
+            *errors = _mm256_max_epu32(*errors, _mm256_castps_si256(error));
+        }
+        put::<FLOAT>(q, out);
+    }
+
+    /// One block; `errors` take its errors.
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    fn quantize<const FLOAT: u8, const SIZE: usize>(
+        block: &[u8; SIZE],
+        (d, id): (f32, f32),
+        out: &mut [u8; LEN],
+        errors: &mut [__m256i; 4],
+    ) {
+        let (d, id) = (_mm256_set1_ps(d), _mm256_set1_ps(id));
+        let sign = _mm256_set1_ps(-0.0);
+        let mut q = [_mm256_setzero_si256(); 4];
+        for ((q, errors), x) in q.iter_mut().zip(errors).zip(values::<FLOAT, SIZE>(block)) {
+            let y = _mm256_mul_ps(x, id);
+            let half = _mm256_or_ps(_mm256_and_ps(y, sign), _mm256_set1_ps(BELOW_HALF));
+            *q = _mm256_cvttps_epi32(_mm256_add_ps(y, half));
+            let error = _mm256_sub_ps(x, _mm256_mul_ps(d, _mm256_cvtepi32_ps(*q)));
+            *errors = _mm256_max_epu32(*errors, _mm256_castps_si256(_mm256_andnot_ps(sign, error)));
+        }
+        put::<FLOAT>(q, out);
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use super::super::avx512::{load, tops};
-    use super::{BELOW_HALF, Float, MAGNITUDE, portable_magnitude, portable_scale_down};
+    use super::super::avx512::{max, put, tops, values, widen};
+    use super::super::nearest::{ROUND, reciprocal};
+    use super::super::{AHEAD, prefetch};
+    use super::{BELOW_HALF, Float, MAGNITUDE, Scale, portable_magnitude, portable_scale_down};
     use crate::q8_0::LEN;
     use std::arch::x86_64::*;
 
@@ -186,19 +249,27 @@ mod avx512 {
         let mut top = [_mm512_setzero_si512(); 2];
         let (pairs, last) = blocks.as_chunks::<2>();
         for pair in pairs {
-            top[0] = _mm512_max_epu32(top[0], tops::<FLOAT, SIZE>(&pair[0]));
-            top[1] = _mm512_max_epu32(top[1], tops::<FLOAT, SIZE>(&pair[1]));
+            for (top, block) in top.iter_mut().zip(pair) {
+                *top = max::<FLOAT>(*top, tops::<FLOAT, SIZE>(block));
+                prefetch(block, AHEAD);
+            }
         }
         for block in last {
-            top[0] = _mm512_max_epu32(top[0], tops::<FLOAT, SIZE>(block));
+            top[0] = max::<FLOAT>(top[0], tops::<FLOAT, SIZE>(block));
         }
-        _mm512_reduce_max_epu32(_mm512_max_epu32(top[0], top[1])).max(portable_magnitude(float, rest))
+        _mm512_reduce_max_epu32(widen::<FLOAT>(max::<FLOAT>(top[0], top[1])))
+            .max(portable_magnitude(float, rest))
     }
 
     /// # Safety
     /// The CPU has AVX-512 F, BW and VL: the caller's `Level` says so.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    pub(super) unsafe fn scale_down(float: Float, src: &[u8], scale: (f32, f32), quants: &mut [u8]) -> u32 {
+    pub(super) unsafe fn scale_down(
+        float: Float,
+        src: (&[u8], Option<usize>),
+        scale: Scale,
+        quants: &mut [u8],
+    ) -> u32 {
         match float {
             Float::F32 => down::<0, { 4 * LEN }>(float, src, scale, quants),
             Float::F16 => down::<1, { 2 * LEN }>(float, src, scale, quants),
@@ -210,31 +281,71 @@ mod avx512 {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     fn down<const FLOAT: u8, const SIZE: usize>(
         float: Float,
-        src: &[u8],
-        scale: (f32, f32),
+        (src, ahead): (&[u8], Option<usize>),
+        scale: Scale,
         quants: &mut [u8],
     ) -> u32 {
         let (blocks, rest) = src.as_chunks::<SIZE>();
         let (outs, quants_rest) = quants.as_chunks_mut::<LEN>();
-        let (d, id) = (_mm512_set1_ps(scale.0), _mm512_set1_ps(scale.1));
-        let magnitude = _mm512_set1_epi32(MAGNITUDE);
-        let below_half = _mm512_castps_si512(_mm512_set1_ps(BELOW_HALF));
         let mut errors = [_mm512_setzero_si512(); 2];
+        let near = if FLOAT == 2 { reciprocal(scale.amax, scale.id) } else { None };
         for (block, out) in blocks.iter().zip(outs) {
-            for (part, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-                let x = load::<FLOAT, SIZE>(block, part);
-                let y = _mm512_mul_ps(x, id);
-                // magnitude ? below_half : y, bit by bit: the constant with y's sign.
-                let half = _mm512_ternarylogic_epi32::<0xca>(magnitude, below_half, _mm512_castps_si512(y));
-                let q = _mm512_cvttps_epi32(_mm512_add_ps(y, _mm512_castsi512_ps(half)));
-                let error = _mm512_sub_ps(x, _mm512_mul_ps(d, _mm512_cvtepi32_ps(q)));
-                let error = _mm512_and_si512(_mm512_castps_si512(error), magnitude);
-                errors[part] = _mm512_max_epu32(errors[part], error);
-                // SAFETY: `out` is 16 bytes.
-                unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(q)) };
+            match near {
+                Some(near) => nearest::<FLOAT, SIZE>(block, (scale.d, near), out, &mut errors),
+                None => quantize::<FLOAT, SIZE>(block, (scale.d, scale.id), out, &mut errors),
+            }
+            if let Some(ahead) = ahead {
+                prefetch(block, ahead);
             }
         }
         let errors = _mm512_reduce_max_epu32(_mm512_max_epu32(errors[0], errors[1]));
         errors.max(portable_scale_down(float, rest, scale, quants_rest))
+    }
+
+    /// One block of BF16, with the reciprocal that [`reciprocal`] gives; `errors` take its errors.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    fn nearest<const FLOAT: u8, const SIZE: usize>(
+        block: &[u8; SIZE],
+        (d, near): (f32, f32),
+        out: &mut [u8; LEN],
+        errors: &mut [__m512i; 2],
+    ) {
+        let (d, near, round) = (_mm512_set1_ps(d), _mm512_set1_ps(near), _mm512_set1_ps(ROUND));
+        let magnitude = _mm512_set1_epi32(MAGNITUDE);
+        let mut q = [_mm512_setzero_si512(); 2];
+        for ((q, errors), x) in q.iter_mut().zip(errors).zip(values::<FLOAT, SIZE>(block)) {
+            let sum = _mm512_fmadd_ps(x, near, round);
+            *q = _mm512_castps_si512(sum);
+            let error = _mm512_sub_ps(x, _mm512_mul_ps(d, _mm512_sub_ps(sum, round)));
+            let error = _mm512_and_si512(_mm512_castps_si512(error), magnitude);
+            *errors = _mm512_max_epu32(*errors, error);
+        }
+        put::<FLOAT>(q, out);
+    }
+
+    /// One block; `errors` take its errors.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    fn quantize<const FLOAT: u8, const SIZE: usize>(
+        block: &[u8; SIZE],
+        (d, id): (f32, f32),
+        out: &mut [u8; LEN],
+        errors: &mut [__m512i; 2],
+    ) {
+        let (d, id) = (_mm512_set1_ps(d), _mm512_set1_ps(id));
+        let magnitude = _mm512_set1_epi32(MAGNITUDE);
+        let below_half = _mm512_castps_si512(_mm512_set1_ps(BELOW_HALF));
+        let mut q = [_mm512_setzero_si512(); 2];
+        for ((q, errors), x) in q.iter_mut().zip(errors).zip(values::<FLOAT, SIZE>(block)) {
+            let y = _mm512_mul_ps(x, id);
+            // magnitude ? below_half : y, bit by bit: the constant with y's sign.
+            let half = _mm512_ternarylogic_epi32::<0xca>(magnitude, below_half, _mm512_castps_si512(y));
+            *q = _mm512_cvttps_epi32(_mm512_add_ps(y, _mm512_castsi512_ps(half)));
+            let error = _mm512_sub_ps(x, _mm512_mul_ps(d, _mm512_cvtepi32_ps(*q)));
+            let error = _mm512_and_si512(_mm512_castps_si512(error), magnitude);
+            *errors = _mm512_max_epu32(*errors, error);
+        }
+        put::<FLOAT>(q, out);
     }
 }

@@ -12,6 +12,8 @@ mod avx512;
 mod channel;
 mod e8;
 pub(crate) mod lanes;
+#[cfg(target_arch = "x86_64")]
+mod nearest;
 mod portable;
 mod rotation;
 pub(crate) mod strips;
@@ -19,6 +21,8 @@ pub(crate) mod strips;
 mod strips_avx2;
 #[cfg(target_arch = "x86_64")]
 mod transpose_avx2;
+
+pub(crate) use channel::Scale;
 
 use crate::q8_0::Stats;
 use gantry_formats::block::GgmlType;
@@ -29,6 +33,22 @@ pub const VARIABLE: &str = "GANTRY_SIMD";
 
 /// An f32 without its sign bit, as an i32: magnitudes order like these bits.
 const MAGNITUDE: i32 = i32::MAX;
+
+/// Bytes that kernels ask for ahead of where they read: about a page, at whose end a CPU's own prefetching stops.
+#[cfg(target_arch = "x86_64")]
+const AHEAD: usize = 4096;
+
+/// Asks for the line or lines `ahead` bytes after those of `block`. They need not exist.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn prefetch<const SIZE: usize>(block: &[u8; SIZE], ahead: usize) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    for line in (0..SIZE).step_by(64) {
+        let at = block.as_ptr().wrapping_add(ahead + line);
+        // SAFETY: a hint: it reads nothing that the program can see and faults at no address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {

@@ -1,0 +1,51 @@
+//! Rounding BF16 half away from zero with two additions.
+//!
+//! Adding [`ROUND`] rounds to the nearest integer in one addition, with the integer in the sum's low bits, but halves go
+//! to even. For BF16 there is little between a half and the next quotient: with x = X·2ⁱ, amax = M·2ʲ and 8-bit X and M,
+//! 127·x/amax is a half or, relative to itself, at least 2⁻¹⁶ from one. So a reciprocal that is 2⁻¹⁹ larger takes all
+//! halves away from zero and nothing else over a half, and one that is as much smaller takes them towards zero. Which of
+//! them the rounded x·id does depends on how id was rounded, which is M's alone: it does with every half as with amax
+//! itself, as the test sees for every M and X.
+
+/// 1.5 · 2²³: the sum of it and |y| < 2²² is y rounded to an integer, half to even, which its low bits hold.
+pub(super) const ROUND: f32 = 12_582_912.0;
+
+/// What the reciprocal is multiplied with where amax·id is at least 127, and where it is less.
+pub(super) const AWAY: f32 = 1.0 + 1.0 / 524_288.0;
+pub(super) const TOWARDS: f32 = 1.0 - 1.0 / 524_288.0;
+
+/// Largest magnitudes from here to [`LARGEST`], and 0: neither the scale nor its reciprocal is subnormal.
+pub(super) const SMALLEST: f32 = 1e-30;
+/// See [`SMALLEST`].
+pub(super) const LARGEST: f32 = 1e30;
+
+/// For the BF16 values of which `amax` is the largest magnitude and `id` the reciprocal scale: the reciprocal with which
+/// x·it rounded half to even, the product rounded before or not, is x·id rounded half away from zero.
+pub(super) fn reciprocal(amax: f32, id: f32) -> Option<f32> {
+    let factor = if amax * id < 127.0 { TOWARDS } else { AWAY };
+    (SMALLEST..=LARGEST).contains(&amax).then_some(id * factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::portable::BELOW_HALF;
+    use super::*;
+
+    #[test]
+    fn every_bf16_rounds_half_away_from_zero_for_every_scale() {
+        for (m, exponent) in (128..256_u16).flat_map(|m| [-70, -7, 0, 60].map(|e| (m, e))) {
+            let amax = f32::from(m) * 2_f32.powi(exponent);
+            let id = 1.0 / (amax / 127.0);
+            let near = reciprocal(amax, id).expect("in range");
+            for (x, shift) in (128..256_u16).flat_map(|x| (-16..=0).map(move |s| (x, s))) {
+                let x = f32::from(x) * 2_f32.powi(exponent + shift);
+                for x in [x, -x].into_iter().filter(|x| x.abs() <= amax) {
+                    let y = x * id;
+                    let truth = (y + BELOW_HALF.copysign(y)).trunc();
+                    assert_eq!(x.mul_add(near, ROUND) - ROUND, truth, "{x} of {amax}, fused");
+                    assert_eq!((x * near + ROUND) - ROUND, truth, "{x} of {amax}");
+                }
+            }
+        }
+    }
+}
