@@ -2,6 +2,7 @@
 
 use super::items::Item;
 use super::memory::Memory;
+use crate::plan::CHOSEN;
 use crate::table::{Align, Table, wrap};
 use crate::units;
 use crate::weights::{Opened, file_name};
@@ -9,6 +10,7 @@ use gantry_formats::arch;
 use gantry_formats::container::Container;
 use gantry_formats::gguf::{Gguf, Header, display_name};
 use gantry_formats::hash;
+use gantry_formats::role::Role;
 use gantry_formats::target;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -216,8 +218,8 @@ impl Summary {
                 (n, Some(e)) => format!("{} requantized, worst error {e:.3e}", units::plural(n, "tensor")),
             };
             line("values", changed);
-            for (key, value) in &c.options {
-                line("option", format!("{key} = {value}"));
+            for option in option_lines(&c.options) {
+                line("option", option);
             }
             for alias in &c.aliases {
                 line("alias", alias.clone());
@@ -303,6 +305,23 @@ fn tokenizer(header: &Header) -> Option<Tokenizer> {
         tokens: header.get("tokenizer.ggml.tokens").and_then(|v| v.as_array()).map_or(0, |a| a.len() as u64),
         chat_template: header.get("tokenizer.chat_template").is_some(),
     })
+}
+
+/// The options, those of single tensors by role: an override of a role would fill a line for each layer.
+fn option_lines(options: &BTreeMap<String, String>) -> Vec<String> {
+    let mut roles: BTreeMap<(String, &str), u64> = BTreeMap::new();
+    let mut out = Vec::new();
+    for (key, value) in options {
+        match key.strip_prefix(CHOSEN) {
+            Some(name) => *roles.entry((Role::of(name, 2).base.into(), value)).or_default() += 1,
+            None => out.push(format!("{key} = {value}")),
+        }
+    }
+    let lines = roles
+        .iter()
+        .map(|((role, value), n)| format!("{CHOSEN}{role} = {value} ({})", units::plural(*n, "tensor")));
+    out.extend(lines);
+    out
 }
 
 fn totals_text(title: &'static str, totals: &[Total]) -> String {

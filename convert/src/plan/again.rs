@@ -14,7 +14,7 @@ use gantry_formats::target::Target;
 use std::collections::BTreeMap;
 
 /// What the options call the layout of one tensor that was asked for by name.
-pub(super) const CHOSEN: &str = "layout ";
+pub(crate) const CHOSEN: &str = "layout ";
 
 impl Plan {
     /// The plan that `convert` would make of the same source with the same options for `target`: int8 in that target's

@@ -13,6 +13,7 @@ mod place;
 mod route;
 mod table;
 
+pub(crate) use again::CHOSEN;
 pub(crate) use choose::Override;
 pub(crate) use fuse::MAX_EXPERTS;
 pub(crate) use json::json;
@@ -182,7 +183,7 @@ impl Plan {
         resolved.insert("fuse".into(), if options.fuse { "on" } else { "off" }.into());
         resolved.insert("placement".into(), "layers".into());
         for (t, want) in tensors.iter().filter_map(|t| Some((t, t.chosen?))) {
-            resolved.insert(format!("{}{}", again::CHOSEN, t.name), want.to_string());
+            resolved.insert(format!("{}{}", CHOSEN, t.name), want.to_string());
         }
         let mut warnings = known.warnings;
         let fallen = tensors.iter().filter_map(|t| Some(format!("{}: {}", t.name, t.fallback.as_ref()?)));
