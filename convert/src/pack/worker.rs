@@ -151,15 +151,12 @@ impl Engine<'_> {
                 let stats = q8_0::quantize(t.ty, src, quants, scales).map_err(refuse)?;
                 let places =
                     [(t.route.planes[0] + first, &*quants), (t.route.planes[1] + first / 16, &*scales)];
-                for (at, bytes) in places {
-                    self.write(blob, at, bytes)?;
-                    self.blobs[blob].insert(&hash::pieces(self.blobs[blob].len(), at, bytes));
-                }
+                places.into_iter().try_for_each(|(at, bytes)| self.put(blob, at, bytes))?;
                 // A scale that was subnormal in the source is the source's affair, not ours.
                 Ok((!t.exact).then_some(stats))
             }
             Layout::I8 { .. } | Layout::E8Block98 { .. } | Layout::E8Planar { .. } => {
-                self.store_rows(t, chunk, src, blob, &mut scratch.rows).map_err(|e| e.unwrap_or_else(refuse))
+                self.store_rows(t, chunk, src, blob, &mut scratch.rows, refuse)
             }
         }
     }
@@ -172,7 +169,8 @@ impl Engine<'_> {
         src: &[u8],
         blob: usize,
         buffers: &mut Buffers,
-    ) -> Result<Option<Stats>, Result<Failure, PackError>> {
+        refuse: impl FnOnce(PackError) -> Failure,
+    ) -> Result<Option<Stats>, Failure> {
         let cols = t.route.matrix.1;
         let (row, rows) = (chunk.element / cols, chunk.elements / cols);
         let group = Group { layout: t.layout, ty: t.ty, rows, cols };
@@ -180,14 +178,19 @@ impl Engine<'_> {
         let unit = (chunk.unit, t.route.blobs.len() as u64);
         let name = &self.job.plan.sources[t.source].name;
         let importance = encoding.importance(name, t.layout, unit, cols);
-        let stats = buffers.pack(group, encoding.e8(), importance, src).map_err(Err)?;
+        let stats = buffers.pack(group, encoding.e8(), importance, src).map_err(refuse)?;
         for run in rows::runs(t.layout, t.route.matrix, t.route.first_row + row, rows) {
-            let (at, bytes) =
-                (t.route.planes[run.plane] + run.to, &buffers.planes[run.plane][run.from..][..run.len]);
-            self.write(blob, at, bytes).map_err(Ok)?;
-            self.blobs[blob].insert(&hash::pieces(self.blobs[blob].len(), at, bytes));
+            let bytes = &buffers.planes[run.plane][run.from..][..run.len];
+            self.put(blob, t.route.planes[run.plane] + run.to, bytes)?;
         }
         Ok((!t.exact).then_some(stats))
+    }
+
+    /// Writes bytes of a blob and hands their hashes in.
+    fn put(&self, blob: usize, at: u64, bytes: &[u8]) -> Result<(), Failure> {
+        self.write(blob, at, bytes)?;
+        self.blobs[blob].insert(&hash::pieces(self.blobs[blob].len(), at, bytes));
+        Ok(())
     }
 
     fn write(&self, blob: usize, at: u64, bytes: &[u8]) -> Result<(), Failure> {

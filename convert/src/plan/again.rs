@@ -1,6 +1,6 @@
 //! A plan made from a container instead of a source: the same tensors for another target.
 
-use super::{CardPlan, Encoding, Options, Plan, Route, ShardPlan, SourcePlan, TensorPlan, fuse, place};
+use super::{CardPlan, Encoding, Options, Plan, ShardPlan, SourcePlan, TensorPlan, fuse, merged, place};
 use crate::failure::Refusal;
 use crate::recipe::{Recipe, Want};
 use anyhow::Result;
@@ -8,7 +8,6 @@ use gantry_formats::arch;
 use gantry_formats::container::{Container, Part};
 use gantry_formats::exit::Exit;
 use gantry_formats::layout::Layout;
-use gantry_formats::role::Role;
 use gantry_formats::size;
 use gantry_formats::target::Target;
 use std::collections::BTreeMap;
@@ -24,7 +23,8 @@ impl Plan {
     /// Where this program would group the tensors of the container otherwise, so that it was made by another.
     pub(crate) fn again(container: &Container, target: &'static Target) -> Result<Self> {
         let manifest = container.manifest();
-        let tensors = tensors(container, target);
+        let sources = sources(container);
+        let tensors = tensors(container, &sources, target);
         let split_cards = container.split_cards();
         let known = arch::find(&manifest.model.architecture).is_some();
         let fused = known && manifest.options.get("fuse").is_some_and(|fuse| fuse == "on");
@@ -53,7 +53,7 @@ impl Plan {
                 .iter()
                 .map(|s| ShardPlan { file: s.file.clone(), bytes: s.bytes })
                 .collect(),
-            sources: sources(container),
+            sources,
             tensors,
             layouts: places.layouts,
             stored: places.stored,
@@ -100,48 +100,26 @@ fn sources(container: &Container) -> Vec<SourcePlan> {
 }
 
 /// The planned tensors that the container's matrices are made of, with their layouts on `target`.
-fn tensors(container: &Container, target: &Target) -> Vec<TensorPlan> {
+fn tensors(container: &Container, sources: &[SourcePlan], target: &Target) -> Vec<TensorPlan> {
     let manifest = container.manifest();
     let mut out: BTreeMap<(u32, u64), TensorPlan> = BTreeMap::new();
     let mut add = |name: &str, layout: Layout, parts: &[Part], experts: bool| {
         for part in parts {
-            let s = &manifest.source_tensors[part.source as usize];
-            let all = size::product(s.dims.get(1..).unwrap_or(&[])).unwrap_or(0);
-            let whole = experts || part.rows == [0, all];
-            let name = if whole { &s.name } else { name };
-            let cols = s.dims.first().copied().unwrap_or(1);
-            let dims = if whole { s.dims.clone() } else { vec![cols, part.rows[1] - part.rows[0]] };
-            let role = Role::of(name, dims.iter().filter(|&&d| d > 1).count());
-            let chosen =
-                manifest.options.get(&format!("{CHOSEN}{name}")).and_then(|w| w.parse::<Want>().ok());
-            let stays = chosen.is_some_and(Want::names_an_order);
-            let layout = match layout {
-                Layout::I8 { scales, plane_align, .. } if !stays => {
-                    Layout::I8 { order: target.order(role.base, scales), scales, plane_align }
+            let s = &sources[part.source as usize];
+            let all = s.rows();
+            // In a bank rows count inside one expert, and all of them are there.
+            let rows = if experts { 0..all } else { part.rows[0]..part.rows[1] };
+            let name = if rows == (0..all) { &s.name } else { name };
+            let mut t = merged::tensor(part.source as usize, s, name.to_string(), rows);
+            t.chosen = manifest.options.get(&format!("{CHOSEN}{name}")).and_then(|w| w.parse::<Want>().ok());
+            t.layout = match layout {
+                Layout::I8 { scales, plane_align, .. } if !t.chosen.is_some_and(Want::names_an_order) => {
+                    Layout::I8 { order: target.order(&t.role, scales), scales, plane_align }
                 }
                 other => other,
             };
-            let elements = size::product(&dims).unwrap_or(0);
-            let tensor = TensorPlan {
-                name: name.to_string(),
-                source: part.source as usize,
-                first_row: part.rows[0],
-                shard: s.shard as usize,
-                start: 0,
-                bytes: s.ty.bytes_for(elements).unwrap_or(0),
-                ty: s.ty,
-                elements,
-                role: role.base.to_string(),
-                layer: role.layer,
-                kind: role.kind,
-                layout,
-                exact: layout.keeps(s.ty),
-                fallback: None,
-                chosen,
-                route: Route::default(),
-                dims,
-            };
-            out.entry((part.source, part.rows[0])).or_insert(tensor);
+            t.exact = t.layout.keeps(t.ty);
+            out.entry((part.source, part.rows[0])).or_insert(t);
         }
     };
     for t in &manifest.tensors {

@@ -25,8 +25,7 @@ pub(super) fn split(sources: &[SourcePlan], hparams: &Hparams) -> Vec<TensorPlan
                 out.push(tensor(i, s, inject.0, down.1..rows));
             }
             None => {
-                let rows = size::product(s.dims.get(1..).unwrap_or(&[])).unwrap_or(0);
-                out.push(tensor(i, s, s.name.clone(), 0..rows));
+                out.push(tensor(i, s, s.name.clone(), 0..s.rows()));
             }
         }
     }
@@ -50,10 +49,10 @@ fn parts(
     (free && 0 < rank && rank < rows).then(|| [(down, rank), (inject, rows - rank)])
 }
 
-fn tensor(source: usize, s: &SourcePlan, name: String, rows: std::ops::Range<u64>) -> TensorPlan {
+/// Some rows of source tensor `source`, or all, as a planned tensor; its layout still as in the source.
+pub(super) fn tensor(source: usize, s: &SourcePlan, name: String, rows: std::ops::Range<u64>) -> TensorPlan {
     let cols = s.dims.first().copied().unwrap_or(1);
-    let all = size::product(s.dims.get(1..).unwrap_or(&[])).unwrap_or(0);
-    let whole = rows == (0..all);
+    let whole = rows == (0..s.rows());
     let (dims, elements) = match whole {
         true => (s.dims.clone(), size::product(&s.dims).unwrap_or(0)),
         false => (vec![cols, rows.end - rows.start], (rows.end - rows.start) * cols),

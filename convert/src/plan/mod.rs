@@ -73,6 +73,13 @@ pub(crate) struct SourcePlan {
     pub(crate) dims: Vec<u64>,
 }
 
+impl SourcePlan {
+    /// Rows, all dims above the first counted through.
+    fn rows(&self) -> u64 {
+        gantry_formats::size::product(self.dims.get(1..).unwrap_or(&[])).unwrap_or(0)
+    }
+}
+
 /// A tensor and what becomes of it: one of the source, or some rows of one that the source has merged.
 #[derive(Clone, Debug)]
 pub(crate) struct TensorPlan {

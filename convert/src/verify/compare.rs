@@ -123,7 +123,7 @@ impl Context<'_> {
         let file = self.gguf.shards()[tensor.shard].source();
         file.read_exact_at(tensor.start + bytes(job.elements.start), &mut b.source).map_err(changed)?;
         let ty = job.piece.ty();
-        if ty == tensor.ty && job.piece.layout.keeps(ty) {
+        if job.piece.layout.keeps(tensor.ty) {
             // The way back must give the very bytes.
             self.unpacker.read_piece(job.piece, job.stored, count, &mut b.scratch, &mut b.stored)?;
             let differing = differing(&b.source, &b.stored, ty.block_bytes() as usize, ty.block_len());
