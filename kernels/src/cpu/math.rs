@@ -54,6 +54,56 @@ pub(super) fn silu<S: Simd>(s: S, x: S::F) -> S::F {
     s.div(x, s.add(s.splat(1.0), exp(s, s.sub(s.splat(0.0), x))))
 }
 
+/// 1 / (1 + e^-x) per lane.
+#[inline(always)]
+pub(super) fn sigmoid<S: Simd>(s: S, x: S::F) -> S::F {
+    let one = s.splat(1.0);
+    s.div(one, s.add(one, exp(s, s.sub(s.splat(0.0), x))))
+}
+
+/// Each value to 1 / (1 + e^-x), in place.
+pub(super) fn sigmoid_in_place(isa: Isa, x: &mut [f32]) {
+    isa.run(Sigmoid(x));
+}
+
+struct Sigmoid<'a>(&'a mut [f32]);
+
+impl Kernel for Sigmoid<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for x in self.0.chunks_mut(LANES) {
+            // SAFETY: a chunk holds its length, at most 16.
+            unsafe { s.store_part(x.as_mut_ptr(), x.len(), sigmoid(s, s.load_part(x.as_ptr(), x.len()))) };
+        }
+    }
+}
+
+/// Each value to last(ln(1 + e^x)), in place. The logarithm as max(x, 0) + ln(1 + e^-|x|): e^ by [`exp`], the
+/// rest and `last` in f64, rounded once. (Above 15 an f32 does not tell the logarithm
+/// from x.)
+pub(super) fn softplus_then(isa: Isa, values: &mut [f32], last: impl Fn(f64) -> f64) {
+    for values in values.chunks_mut(LANES) {
+        let mut e = [0f32; LANES];
+        let e = &mut e[..values.len()];
+        e.iter_mut().zip(&*values).for_each(|(e, x)| *e = -x.abs());
+        exp_in_place(isa, e);
+        for (x, &mut e) in values.iter_mut().zip(e) {
+            // Of a NaN `max` gives 0; `e` is NaN then.
+            *x = last(f64::from(x.max(0.0)) + ln_1p(f64::from(e))) as f32;
+        }
+    }
+}
+
+/// ln(1 + t) for 0 <= t <= 1, to 1e-13: 2·artanh(t/(2 + t)), whose argument is at most 1/3. A library's logarithm
+/// would differ from one system to the next.
+fn ln_1p(t: f64) -> f64 {
+    let s = t / (2.0 + t);
+    let square = s * s;
+    let series = (0..13).rev().fold(0f64, |sum, i| sum * square + 1.0 / f64::from(2 * i + 1));
+    2.0 * s * series
+}
+
 /// Each value to e^x, in place, within one unit in the last place (0.991 at worst, over every f32).
 pub fn exp_in_place(isa: Isa, x: &mut [f32]) {
     isa.run(Exp(x));

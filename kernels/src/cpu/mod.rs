@@ -13,6 +13,8 @@
 compile_error!("weights are read where they lie, and they are little-endian");
 
 mod attention;
+mod conv;
+mod delta;
 mod disjoint;
 mod e8;
 mod float;
@@ -24,6 +26,7 @@ mod lanes;
 mod math;
 mod matrix;
 mod norm;
+mod pieces;
 mod pool;
 mod product;
 mod q8;
@@ -33,6 +36,8 @@ mod route;
 mod scratch;
 
 pub use attention::{AttentionShape, attention};
+pub use conv::{ConvShape, causal_conv};
+pub use delta::{DeltaInput, DeltaShape, KeyHeads, L2Form, delta_net};
 pub use grouped::{Group, gemm_grouped};
 pub use int8::I8Rows;
 pub use isa::{Isa, IsaError, SIMD_VAR, isa};
@@ -40,6 +45,7 @@ pub use kv::{KvCache, KvType};
 pub use math::{add, exp_in_place, silu_mul};
 pub use matrix::{MatrixError, MatrixView};
 pub use norm::{rms_norm, softmax};
+pub use pieces::{Gate, Pieces, copy_pieces, gate_pieces, rms_norm_pieces};
 pub use pool::Pool;
 pub use product::{ActivationKind, Activations, gemm};
 pub use q8::Q8Rows;

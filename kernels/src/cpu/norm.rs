@@ -17,38 +17,53 @@ pub fn rms_norm(isa: Isa, pool: &Pool, x: &[f32], weight: &[f32], eps: f32, out:
     assert_eq!(x.len(), out.len(), "a norm keeps the shape");
     let n = weight.len();
     pool.for_rows(out, n, FORK.div_ceil(n.max(1)), |token, out| {
-        isa.run(Norm { x: &x[token * n..][..n], weight, eps, out });
+        isa.run(Norm { x: Some(&x[token * n..][..n]), weight: Some(weight), eps, out });
     });
 }
 
-struct Norm<'a> {
-    x: &'a [f32],
-    weight: &'a [f32],
-    eps: f32,
-    out: &'a mut [f32],
+/// One row of [`rms_norm`].
+pub(super) struct Norm<'a> {
+    /// As long as `out`; none: what `out` holds.
+    pub(super) x: Option<&'a [f32]>,
+    /// As long as `out`; none: x · r alone.
+    pub(super) weight: Option<&'a [f32]>,
+    pub(super) eps: f32,
+    pub(super) out: &'a mut [f32],
 }
 
 impl Kernel for Norm<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let mut sum = s.zero_d();
-        for x in self.x.chunks(LANES) {
-            // SAFETY: a chunk holds its length, at most 16.
-            sum = s.add_square_d(sum, unsafe { s.load_part(x.as_ptr(), x.len()) });
-        }
-        let mean = s.sum_d(sum) / self.x.len() as f64;
-        let scale = s.splat((1.0 / (mean + f64::from(self.eps)).sqrt()) as f32);
-        let rows = self.x.chunks(LANES).zip(self.weight.chunks(LANES));
-        for ((x, weight), out) in rows.zip(self.out.chunks_mut(LANES)) {
-            let n = x.len().min(weight.len()).min(out.len());
-            // SAFETY: each chunk holds n values, n <= 16.
+        let Norm { x, weight, eps, out } = self;
+        let n = out.len();
+        assert!(x.is_none_or(|x| x.len() == n) && weight.is_none_or(|w| w.len() == n), "rows of {n}");
+        let mean = squares(s, x.unwrap_or(out)) / n as f64;
+        let scale = s.splat((1.0 / (mean + f64::from(eps)).sqrt()) as f32);
+        for (i, out) in out.chunks_mut(LANES).enumerate() {
+            let n = out.len();
+            // SAFETY: chunk i of each holds n values, n <= 16.
             unsafe {
-                let (x, w) = (s.load_part(x.as_ptr(), n), s.load_part(weight.as_ptr(), n));
-                s.store_part(out.as_mut_ptr(), n, s.mul(s.mul(x, scale), w));
+                let x = x.map_or(out.as_ptr(), |x| x.as_ptr().add(i * LANES));
+                let mut y = s.mul(s.load_part(x, n), scale);
+                if let Some(w) = weight {
+                    y = s.mul(y, s.load_part(w.as_ptr().add(i * LANES), n));
+                }
+                s.store_part(out.as_mut_ptr(), n, y);
             }
         }
     }
+}
+
+/// Σx² in the order of [`rms_norm`].
+#[inline(always)]
+pub(super) fn squares<S: Simd>(s: S, x: &[f32]) -> f64 {
+    let mut sum = s.zero_d();
+    for x in x.chunks(LANES) {
+        // SAFETY: a chunk holds its length, at most 16.
+        sum = s.add_square_d(sum, unsafe { s.load_part(x.as_ptr(), x.len()) });
+    }
+    s.sum_d(sum)
 }
 
 /// Each row of `x` (`[rows][n]`) to softmax(x), in place: e = e^(x − max), x = e · f32(1 / Σe), the sum in f64

@@ -2,7 +2,7 @@
 
 use super::isa::{Isa, Kernel};
 use super::lanes::{LANES, Simd};
-use super::math::{FORK, exp, exp_in_place};
+use super::math::{FORK, sigmoid_in_place, softplus_then};
 use super::norm::softmax;
 use super::pool::Pool;
 use super::scratch;
@@ -61,8 +61,8 @@ impl Routing {
     fn probabilities(&self, isa: Isa, values: &mut [f32]) {
         match self.gating {
             Gating::Softmax => softmax(isa, values, values.len()),
-            Gating::Sigmoid => isa.run(Sigmoid(values)),
-            Gating::SqrtSoftplus => sqrt_softplus(isa, values),
+            Gating::Sigmoid => sigmoid_in_place(isa, values),
+            Gating::SqrtSoftplus => softplus_then(isa, values, f64::sqrt),
             Gating::SoftmaxWeight => {}
         }
     }
@@ -203,46 +203,6 @@ fn keep_groups(routing: &Routing, scores: &mut [f32]) {
             scores.fill(f32::NEG_INFINITY);
         }
     }
-}
-
-struct Sigmoid<'a>(&'a mut [f32]);
-
-impl Kernel for Sigmoid<'_> {
-    type Out = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let one = s.splat(1.0);
-        for x in self.0.chunks_mut(LANES) {
-            // SAFETY: a chunk holds its length, at most 16.
-            unsafe {
-                let e = exp(s, s.sub(s.splat(0.0), s.load_part(x.as_ptr(), x.len())));
-                s.store_part(x.as_mut_ptr(), x.len(), s.div(one, s.add(one, e)));
-            }
-        }
-    }
-}
-
-/// √(ln(1 + e^x)) as √(max(x, 0) + ln(1 + e^-|x|)): e^ by [`exp`], the rest in f64, rounded once.
-fn sqrt_softplus(isa: Isa, values: &mut [f32]) {
-    for values in values.chunks_mut(LANES) {
-        let mut e = [0f32; LANES];
-        let e = &mut e[..values.len()];
-        e.iter_mut().zip(&*values).for_each(|(e, x)| *e = -x.abs());
-        exp_in_place(isa, e);
-        for (x, &mut e) in values.iter_mut().zip(e) {
-            // Of a NaN `max` gives 0; `e` is NaN then.
-            *x = (f64::from(x.max(0.0)) + ln_1p(f64::from(e))).sqrt() as f32;
-        }
-    }
-}
-
-/// ln(1 + t) for 0 <= t <= 1, to 1e-13: 2·artanh(t/(2 + t)), whose argument is at most 1/3. A library's logarithm
-/// would differ from one system to the next.
-fn ln_1p(t: f64) -> f64 {
-    let s = t / (2.0 + t);
-    let square = s * s;
-    let series = (0..13).rev().fold(0f64, |sum, i| sum * square + 1.0 / f64::from(2 * i + 1));
-    2.0 * s * series
 }
 
 /// What experts gave, and how it becomes one row for each token.
