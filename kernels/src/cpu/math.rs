@@ -54,6 +54,13 @@ pub(super) fn silu<S: Simd>(s: S, x: S::F) -> S::F {
     s.div(x, s.add(s.splat(1.0), exp(s, s.sub(s.splat(0.0), x))))
 }
 
+/// 1 / (1 + e^-x) per lane.
+#[inline(always)]
+pub(super) fn sigmoid<S: Simd>(s: S, x: S::F) -> S::F {
+    let one = s.splat(1.0);
+    s.div(one, s.add(one, exp(s, s.sub(s.splat(0.0), x))))
+}
+
 /// Each value to e^x, in place, within one unit in the last place (0.991 at worst, over every f32).
 pub fn exp_in_place(isa: Isa, x: &mut [f32]) {
     isa.run(Exp(x));

@@ -37,16 +37,28 @@ impl Kernel for Norm<'_> {
             // SAFETY: a chunk holds its length, at most 16.
             sum = s.add_square_d(sum, unsafe { s.load_part(x.as_ptr(), x.len()) });
         }
-        let mean = s.sum_d(sum) / self.x.len() as f64;
-        let scale = s.splat((1.0 / (mean + f64::from(self.eps)).sqrt()) as f32);
-        let rows = self.x.chunks(LANES).zip(self.weight.chunks(LANES));
-        for ((x, weight), out) in rows.zip(self.out.chunks_mut(LANES)) {
-            let n = x.len().min(weight.len()).min(out.len());
-            // SAFETY: each chunk holds n values, n <= 16.
-            unsafe {
-                let (x, w) = (s.load_part(x.as_ptr(), n), s.load_part(weight.as_ptr(), n));
-                s.store_part(out.as_mut_ptr(), n, s.mul(s.mul(x, scale), w));
-            }
+        let scale = rms_scale(self.x.len(), s.sum_d(sum), self.eps);
+        scaled(s, self.x, scale, self.weight, self.out);
+    }
+}
+
+/// 1 / √(mean + eps) of `n` values with this sum of squares.
+#[inline(always)]
+pub(super) fn rms_scale(n: usize, squares: f64, eps: f32) -> f32 {
+    (1.0 / (squares / n as f64 + f64::from(eps)).sqrt()) as f32
+}
+
+/// out = (x · scale) · weight.
+#[inline(always)]
+pub(super) fn scaled<S: Simd>(s: S, x: &[f32], scale: f32, weight: &[f32], out: &mut [f32]) {
+    let scale = s.splat(scale);
+    let rows = x.chunks(LANES).zip(weight.chunks(LANES));
+    for ((x, weight), out) in rows.zip(out.chunks_mut(LANES)) {
+        let n = x.len().min(weight.len()).min(out.len());
+        // SAFETY: each chunk holds n values, n <= 16.
+        unsafe {
+            let (x, w) = (s.load_part(x.as_ptr(), n), s.load_part(weight.as_ptr(), n));
+            s.store_part(out.as_mut_ptr(), n, s.mul(s.mul(x, scale), w));
         }
     }
 }
