@@ -38,8 +38,7 @@ impl Kernel for Norm<'_> {
         let Norm { x, weight, eps, out } = self;
         let n = out.len();
         assert!(x.is_none_or(|x| x.len() == n) && weight.is_none_or(|w| w.len() == n), "rows of {n}");
-        let mean = squares(s, x.unwrap_or(out)) / n as f64;
-        let scale = s.splat((1.0 / (mean + f64::from(eps)).sqrt()) as f32);
+        let scale = s.splat(rms_scale(n, squares(s, x.unwrap_or(out)), eps));
         for (i, out) in out.chunks_mut(LANES).enumerate() {
             let n = out.len();
             // SAFETY: chunk i of each holds n values, n <= 16.
@@ -51,6 +50,27 @@ impl Kernel for Norm<'_> {
                 }
                 s.store_part(out.as_mut_ptr(), n, y);
             }
+        }
+    }
+}
+
+/// 1 / √(mean + eps) of `n` values with this sum of squares.
+#[inline(always)]
+pub(super) fn rms_scale(n: usize, squares: f64, eps: f32) -> f32 {
+    (1.0 / (squares / n as f64 + f64::from(eps)).sqrt()) as f32
+}
+
+/// out = (x · scale) · weight.
+#[inline(always)]
+pub(super) fn scaled<S: Simd>(s: S, x: &[f32], scale: f32, weight: &[f32], out: &mut [f32]) {
+    let scale = s.splat(scale);
+    let rows = x.chunks(LANES).zip(weight.chunks(LANES));
+    for ((x, weight), out) in rows.zip(out.chunks_mut(LANES)) {
+        let n = x.len().min(weight.len()).min(out.len());
+        // SAFETY: each chunk holds n values, n <= 16.
+        unsafe {
+            let (x, w) = (s.load_part(x.as_ptr(), n), s.load_part(weight.as_ptr(), n));
+            s.store_part(out.as_mut_ptr(), n, s.mul(s.mul(x, scale), w));
         }
     }
 }
