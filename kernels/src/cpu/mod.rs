@@ -13,6 +13,7 @@
 compile_error!("weights are read where they lie, and they are little-endian");
 
 mod attention;
+mod compress;
 mod disjoint;
 mod e8;
 mod float;
@@ -31,18 +32,21 @@ mod rope;
 mod rotate;
 mod route;
 mod scratch;
+mod select;
 
 pub use attention::{AttentionShape, attention};
+pub use compress::{Pooling, Span, mean_pool, softmax_pool};
 pub use grouped::{Group, gemm_grouped};
 pub use int8::I8Rows;
 pub use isa::{Isa, IsaError, SIMD_VAR, isa};
 pub use kv::{KvCache, KvType};
 pub use math::{add, exp_in_place, silu_mul};
 pub use matrix::{MatrixError, MatrixView};
-pub use norm::{rms_norm, softmax};
+pub use norm::{layer_norm, rms_norm, softmax};
 pub use pool::Pool;
 pub use product::{ActivationKind, Activations, gemm};
 pub use q8::Q8Rows;
 pub use rope::{RopeAngles, RopeScaling, RopeStyle, RopeTable, rope};
 pub use rotate::rotate;
 pub use route::{ExpertOutputs, Gating, Routing, route, route_given, weighted_sum};
+pub use select::{Selection, select};
