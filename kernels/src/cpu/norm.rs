@@ -1,4 +1,4 @@
-//! Root-mean-square norm and softmax.
+//! Root-mean-square norm, layer norm and softmax.
 
 use super::isa::{Isa, Kernel};
 use super::lanes::{LANES, Simd};
@@ -54,6 +54,7 @@ impl Kernel for Norm<'_> {
     }
 }
 
+<<<<<<< HEAD
 /// 1 / √(mean + eps) of `n` values with this sum of squares.
 #[inline(always)]
 pub(super) fn rms_scale(n: usize, squares: f64, eps: f32) -> f32 {
@@ -71,10 +72,75 @@ pub(super) fn scaled<S: Simd>(s: S, x: &[f32], scale: f32, weight: &[f32], out: 
         unsafe {
             let (x, w) = (s.load_part(x.as_ptr(), n), s.load_part(weight.as_ptr(), n));
             s.store_part(out.as_mut_ptr(), n, s.mul(s.mul(x, scale), w));
+=======
+/// y\[token\]\[i\] = (x\[token\]\[i\] − mean) / √(var + eps) · weight\[i\] + bias\[i\]; `x` and `y` are `[tokens][n]`,
+/// n the length of `weight` and `bias`, and var = Σ(x − mean)²/n.
+///
+/// c = f32(Σx/n); d = x − c; δ = Σd/n; var = Σd²/n − δ², 0 if below: what c rounded away, d still holds. r =
+/// 1/√(var + eps). All sums and what is made of them in f64, in the order of [`rms_norm`]; then
+/// y = ((d − f32(δ)) · f32(r)) · weight + bias, each operation rounded.
+///
+/// # Panics
+/// Where the lengths do not agree or `weight` is empty.
+pub fn layer_norm(isa: Isa, pool: &Pool, x: &[f32], weight: &[f32], bias: &[f32], eps: f32, y: &mut [f32]) {
+    assert_eq!(x.len(), y.len(), "a norm keeps the shape");
+    let n = weight.len();
+    assert_eq!(bias.len(), n, "a bias for {n} weights");
+    pool.for_rows(y, n, FORK.div_ceil(n.max(1)), |token, y| {
+        isa.run(LayerNorm { x: &x[token * n..][..n], weight, bias, eps, y });
+    });
+}
+
+struct LayerNorm<'a> {
+    x: &'a [f32],
+    weight: &'a [f32],
+    bias: &'a [f32],
+    eps: f32,
+    y: &'a mut [f32],
+}
+
+impl Kernel for LayerNorm<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let LayerNorm { x, weight, bias, eps, y } = self;
+        let count = x.len() as f64;
+        let mut sum = s.zero_d();
+        for x in x.chunks(LANES) {
+            // SAFETY: a chunk holds its length, at most 16.
+            sum = s.add_d(sum, unsafe { s.load_part(x.as_ptr(), x.len()) });
+        }
+        let center = s.splat((s.sum_d(sum) / count) as f32);
+        let (mut sum, mut squares) = (s.zero_d(), s.zero_d());
+        for (x, y) in x.chunks(LANES).zip(y.chunks_mut(LANES)) {
+            let n = x.len().min(y.len());
+            // SAFETY: both chunks hold n values, n <= 16. Read back so that the lanes past the end are 0.
+            let d = unsafe {
+                s.store_part(y.as_mut_ptr(), n, s.sub(s.load_part(x.as_ptr(), n), center));
+                s.load_part(y.as_ptr(), n)
+            };
+            (sum, squares) = (s.add_d(sum, d), s.add_square_d(squares, d));
+        }
+        let delta = s.sum_d(sum) / count;
+        let variance = s.sum_d(squares) / count - delta * delta;
+        // A NaN stays one, which `max` would drop.
+        let variance = if variance < 0.0 { 0.0 } else { variance };
+        let scale = s.splat((1.0 / (variance + f64::from(eps)).sqrt()) as f32);
+        let delta = s.splat(delta as f32);
+        for ((y, weight), bias) in y.chunks_mut(LANES).zip(weight.chunks(LANES)).zip(bias.chunks(LANES)) {
+            let n = y.len().min(weight.len()).min(bias.len());
+            // SAFETY: each chunk holds n values, n <= 16.
+            unsafe {
+                let (w, b) = (s.load_part(weight.as_ptr(), n), s.load_part(bias.as_ptr(), n));
+                let normed = s.mul(s.sub(s.load_part(y.as_ptr(), n), delta), scale);
+                s.store_part(y.as_mut_ptr(), n, s.add(s.mul(normed, w), b));
+            }
+>>>>>>> refs/heads/wt-index
         }
     }
 }
 
+<<<<<<< HEAD
 /// Σx² in the order of [`rms_norm`].
 #[inline(always)]
 pub(super) fn squares<S: Simd>(s: S, x: &[f32]) -> f64 {
@@ -86,6 +152,8 @@ pub(super) fn squares<S: Simd>(s: S, x: &[f32]) -> f64 {
     s.sum_d(sum)
 }
 
+=======
+>>>>>>> refs/heads/wt-index
 /// Each row of `x` (`[rows][n]`) to softmax(x), in place: e = e^(x − max), x = e · f32(1 / Σe), the sum in f64
 /// in the order of [`rms_norm`]. A row of −∞ alone, or with a NaN, becomes NaN.
 ///
