@@ -24,7 +24,7 @@ impl Known {
     /// Names that the architecture asks for and another tensor serves.
     pub(super) fn aliases(&self, tensors: &[TensorPlan]) -> Vec<Alias> {
         let has = |name: &str| tensors.iter().any(|t| t.name == name);
-        let rules = self.arch.iter().flat_map(|a| a.tensors).filter(|r| !r.per_layer);
+        let rules = self.arch.into_iter().flat_map(Architecture::rules).filter(|r| !r.in_blocks());
         rules
             .filter_map(|rule| match rule.presence {
                 Presence::TiedTo(of) if !has(rule.name) && has(of) => {
@@ -52,9 +52,10 @@ pub(super) fn examine(source: &Gguf, allow_incomplete: bool) -> Result<Known> {
             for finding in arch::check(arch, &hparams, header, tensors) {
                 match finding.problem {
                     Problem::Shape => refused.push(finding.to_string()),
-                    Problem::MissingKey | Problem::MissingTensor | Problem::UnknownTensor => {
-                        reasons.push(finding.to_string());
-                    }
+                    Problem::MissingKey
+                    | Problem::Value
+                    | Problem::MissingTensor
+                    | Problem::UnknownTensor => reasons.push(finding.to_string()),
                 }
             }
         }
@@ -81,6 +82,7 @@ pub(super) fn examine(source: &Gguf, allow_incomplete: bool) -> Result<Known> {
         arch,
         model: Model {
             architecture: name,
+            arch_version: arch.map_or(0, |a| a.version),
             name: header.text("general.name"),
             parameters: source.tensors().map(|t| t.elements).sum(),
             complete: reasons.is_empty(),

@@ -1,7 +1,7 @@
 //! The coverage check: what a source has against what its architecture's table says.
 
-use super::{Architecture, Dim, Hparams, Metadata, Presence, TensorRule};
-use std::collections::BTreeMap;
+use super::{Architecture, Dim, Expected, Hparams, HparamsError, Metadata, Resolved, TensorRule};
+use std::collections::HashMap;
 use std::fmt;
 
 /// How serious a finding is.
@@ -9,9 +9,11 @@ use std::fmt;
 pub enum Problem {
     /// A key that the architecture needs is absent.
     MissingKey,
+    /// A key whose value no model can have, or that contradicts another.
+    Value,
     /// A tensor that the architecture needs is absent.
     MissingTensor,
-    /// A tensor that the table does not know.
+    /// A tensor that the table does not know, or not in this block.
     UnknownTensor,
     /// A tensor of another shape than the hyperparameters say. Never tolerated.
     Shape,
@@ -34,119 +36,132 @@ impl fmt::Display for Finding {
     }
 }
 
+impl From<&HparamsError> for Finding {
+    fn from(error: &HparamsError) -> Self {
+        let (problem, detail) = match error {
+            HparamsError::Missing { .. } => {
+                (Problem::MissingKey, "required metadata key is missing, or no number".into())
+            }
+            HparamsError::Value { found, expected, .. } => {
+                (Problem::Value, format!("metadata key is {found}, expected {expected}"))
+            }
+        };
+        Self { problem, name: error.key().into(), detail }
+    }
+}
+
 /// Compares keys and tensors (name, dims with `ne0` first) with the table; findings in order of the table, then
 /// of the source. Shapes are compared as far as the hyperparameters are known.
 pub fn check<'a>(
-    arch: &Architecture,
+    arch: &'static Architecture,
     hparams: &Hparams,
     meta: &dyn Metadata,
     tensors: impl Iterator<Item = (&'a str, &'a [u64])>,
 ) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for key in arch.required_keys {
-        let full = format!("{}.{key}", arch.name);
-        if meta.f64(&full).is_none() && meta.array_len(&full).is_none() {
-            let detail = "required metadata key is missing".into();
-            findings.push(Finding { problem: Problem::MissingKey, name: full, detail });
+    let tensors: Vec<(&str, &[u64])> = tensors.collect();
+    let seen: HashMap<&str, &[u64]> = tensors.iter().copied().collect();
+    let has = |name: &str| seen.contains_key(name);
+    let model = Resolved::read(arch, hparams, meta, has);
+    let mut findings: Vec<Finding> = model.errors.iter().map(Finding::from).collect();
+    let mut expected: HashMap<String, Expected> = HashMap::new();
+    for tensor in model.expected() {
+        if !has(&tensor.name) && model.is_required(&tensor, has) {
+            findings.push(Finding {
+                problem: Problem::MissingTensor,
+                name: tensor.name.clone(),
+                detail: "required tensor is missing".into(),
+            });
         }
+        expected.insert(tensor.name.clone(), tensor);
     }
-    let mut expected: BTreeMap<String, &TensorRule> = BTreeMap::new();
-    for rule in arch.tensors {
-        for name in names(rule, hparams.blocks.unwrap_or(0)) {
-            expected.insert(name, rule);
-        }
-    }
-    let mut seen = std::collections::BTreeSet::new();
-    let mut shapes = Vec::new();
     for (name, dims) in tensors {
-        seen.insert(name.to_string());
-        let rule = expected.get(name).copied().or_else(|| {
-            // Without block_count, a layer's tensor is still known by its name.
-            let layered = hparams.blocks.is_none() && name.starts_with("blk.");
-            let rest = name.splitn(3, '.').nth(2).filter(|_| layered)?;
-            arch.tensors.iter().find(|r| r.per_layer && r.name == rest)
-        });
-        match rule {
-            None => shapes.push(Finding {
-                problem: Problem::UnknownTensor,
-                name: name.into(),
-                detail: format!("the architecture {} has no such tensor", arch.name),
-            }),
-            Some(rule) => shapes.extend(shape(rule, hparams, name, dims)),
+        match sizes(&model, &expected, name) {
+            Ok(want) => findings.extend(shape(&want, name, dims)),
+            Err(detail) => {
+                findings.push(Finding { problem: Problem::UnknownTensor, name: name.into(), detail });
+            }
         }
     }
-    for (name, rule) in &expected {
-        if !seen.contains(name) && is_missing(rule, hparams, name, &seen) {
-            let detail = "required tensor is missing".into();
-            findings.push(Finding { problem: Problem::MissingTensor, name: name.clone(), detail });
-        }
-    }
-    findings.extend(shapes);
     findings
 }
 
-fn names(rule: &TensorRule, blocks: u64) -> Vec<String> {
-    if !rule.per_layer {
-        return vec![rule.name.to_string()];
-    }
-    // A block count no file could back with tensors must not cost memory.
-    (0..blocks.min(4096)).map(|n| format!("blk.{n}.{}", rule.name)).collect()
+/// What a dimension must be.
+#[derive(Clone, Copy, PartialEq)]
+enum Size {
+    Unknown,
+    Is(u64),
+    AtLeast(u64),
 }
 
-fn is_missing(
-    rule: &TensorRule,
-    hparams: &Hparams,
-    name: &str,
-    seen: &std::collections::BTreeSet<String>,
-) -> bool {
-    match rule.presence {
-        Presence::Required => true,
-        Presence::Optional | Presence::TiedTo(_) => false,
-        Presence::Dense => hparams.experts == 0,
-        Presence::WithExperts => {
-            let fused =
-                name.replace("ffn_gate_exps", "ffn_gate_up_exps").replace("ffn_up_exps", "ffn_gate_up_exps");
-            hparams.experts > 0 && !(fused != name && seen.contains(&fused))
+impl Size {
+    fn fits(self, found: u64) -> bool {
+        match self {
+            Self::Unknown => true,
+            Self::Is(size) => found == size,
+            Self::AtLeast(size) => found >= size,
         }
     }
 }
 
-fn shape(rule: &TensorRule, hparams: &Hparams, name: &str, dims: &[u64]) -> Option<Finding> {
-    let want: Vec<Option<u64>> = rule.shape.iter().map(|&d| value(d, hparams)).collect();
-    let fits = |i: usize| match want.get(i) {
-        Some(Some(w)) => dims.get(i).copied().unwrap_or(1) == *w,
-        Some(None) => true,
-        None => dims.get(i).copied().unwrap_or(1) == 1,
-    };
-    if (0..want.len().max(dims.len())).all(fits) {
-        return None;
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("?"),
+            Self::Is(size) => write!(f, "{size}"),
+            Self::AtLeast(size) => write!(f, "≥ {size}"),
+        }
     }
-    let text = |v: &[Option<u64>]| {
-        v.iter().map(|d| d.map_or("?".into(), |d| d.to_string())).collect::<Vec<_>>().join(", ")
-    };
-    let found: Vec<Option<u64>> = dims.iter().copied().map(Some).collect();
-    let mut reversed = found.clone();
-    reversed.reverse();
-    let hint = if reversed == want { " (transposed)" } else { "" };
-    let detail = format!("shape is [{}], expected [{}]{hint}", text(&found), text(&want));
-    Some(Finding { problem: Problem::Shape, name: name.into(), detail })
 }
 
-fn value(dim: Dim, h: &Hparams) -> Option<u64> {
-    let times = |a: Option<u64>, b: Option<u64>| a?.checked_mul(b?);
-    match dim {
-        Dim::Embd => h.embd,
-        Dim::Vocab => h.vocab,
-        Dim::HeadsQ => times(h.heads, h.key_length),
-        Dim::HeadsK => times(h.heads_kv, h.key_length),
-        Dim::HeadsV => times(h.heads_kv, h.value_length),
-        Dim::HeadsOut => times(h.heads, h.value_length),
-        Dim::Ff => h.ff,
-        Dim::ExpertFf => h.expert_ff,
-        Dim::TwoExpertFf => times(h.expert_ff, Some(2)),
-        Dim::Experts => Some(h.experts).filter(|&n| n > 0),
-        Dim::HalfRot => h.rot.map(|n| n / 2),
+/// The shape that the tensor called `name` must have, or why it has no place in the model.
+fn sizes(model: &Resolved, expected: &HashMap<String, Expected>, name: &str) -> Result<Vec<Size>, String> {
+    let of_rule = |rule: &TensorRule, block: u64| {
+        let sizes = rule.shape.iter().map(|&dim| match (dim, model.value(dim, block)) {
+            (_, None) => Size::Unknown,
+            (Dim::PleRows, Some(least)) => Size::AtLeast(least),
+            (_, Some(size)) => Size::Is(size),
+        });
+        sizes.collect()
+    };
+    if let Some(tensor) = expected.get(name) {
+        return Ok(of_rule(tensor.rule, tensor.block.unwrap_or(0)));
     }
+    // Block formats with a scale per tensor keep it, and that of the input, beside the weight.
+    let scaled = name.strip_suffix(".scale").or_else(|| name.strip_suffix(".input_scale"));
+    if let Some(tensor) = scaled.and_then(|base| expected.get(&format!("{base}.weight"))) {
+        let each = tensor.rule.shape.contains(&Dim::Experts) && tensor.rule.shape.len() == 3;
+        let dim = if each { Dim::Experts } else { Dim::One };
+        return Ok(vec![model.value(dim, 0).map_or(Size::Unknown, Size::Is)]);
+    }
+    let arch = model.arch;
+    let (number, rest) = name.strip_prefix("blk.").and_then(|n| n.split_once('.')).unwrap_or(("", ""));
+    let rule = arch.rules().find(|rule| rule.in_blocks() && rule.name == rest);
+    match (rule, model.hparams.blocks) {
+        (None, _) => Err(format!("the architecture {} has no such tensor", arch.name)),
+        // Without block_count, a block's tensor is still known by its name.
+        (Some(rule), None) => Ok(of_rule(rule, number.parse().unwrap_or(0))),
+        (Some(_), Some(blocks)) if number.parse::<u64>().is_ok_and(|n| n < blocks) => {
+            Err(format!("a model of architecture {} with these keys has it in other blocks only", arch.name))
+        }
+        (Some(_), Some(blocks)) => Err(format!("the model has {blocks} blocks, counted from 0")),
+    }
+}
+
+fn shape(want: &[Size], name: &str, dims: &[u64]) -> Option<Finding> {
+    let size = |i: usize| dims.get(i).copied().unwrap_or(1);
+    let fits = |want: &[Size]| {
+        (0..want.len().max(dims.len())).all(|i| want.get(i).copied().unwrap_or(Size::Is(1)).fits(size(i)))
+    };
+    if fits(want) {
+        return None;
+    }
+    let list = |all: &[String]| all.join(", ");
+    let found: Vec<String> = dims.iter().map(u64::to_string).collect();
+    let expected: Vec<String> = want.iter().map(Size::to_string).collect();
+    let reversed: Vec<Size> = want.iter().rev().copied().collect();
+    let hint = if want.len() > 1 && fits(&reversed) { " (transposed)" } else { "" };
+    let detail = format!("shape is [{}], expected [{}]{hint}", list(&found), list(&expected));
+    Some(Finding { problem: Problem::Shape, name: name.into(), detail })
 }
 
 #[cfg(test)]
@@ -163,6 +178,9 @@ mod tests {
         fn f64(&self, key: &str) -> Option<f64> {
             self.u64(key).map(|v| v as f64)
         }
+        fn bool(&self, _: &str) -> Option<bool> {
+            None
+        }
         fn text(&self, key: &str) -> Option<String> {
             (key == "general.architecture").then(|| "llama".into())
         }
@@ -170,6 +188,9 @@ mod tests {
             None
         }
         fn u64_array(&self, _: &str) -> Option<Vec<u64>> {
+            None
+        }
+        fn f64_array(&self, _: &str) -> Option<Vec<f64>> {
             None
         }
     }

@@ -4,76 +4,50 @@
 //! the same names. Adding an architecture is one table here and one graph in `runtime::model`.
 
 mod check;
+mod deepseek4;
+mod dim;
+mod glm_dsa;
+mod groups;
 mod hparams;
 mod llama;
+mod olmoe;
+mod qwen2;
+mod qwen3;
+mod qwen3moe;
+mod qwen3next;
+mod qwen4exp;
+mod resolve;
+mod rule;
+mod subject;
+#[cfg(test)]
+mod tests;
 
 pub use check::{Finding, Problem, check};
-pub use hparams::{Hparams, HparamsError, Metadata, RopeScaling, RopeType};
+pub use dim::Dim;
+pub use hparams::{
+    Compression, Deepseek4, Experts, Hparams, HparamsError, Hyper, Indexer, Metadata, Mla, Ple, RopeScaling,
+    RopeType, Ssm, sections,
+};
+pub use resolve::{Expected, Resolved};
+pub use rule::{Presence, TensorRule, Where};
+pub use subject::Subject;
 
-/// A dimension of a tensor, as the hyperparameters give it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dim {
-    /// `embedding_length`.
-    Embd,
-    /// Vocabulary size.
-    Vocab,
-    /// `head_count · key_length`: all query heads side by side.
-    HeadsQ,
-    /// `head_count_kv · key_length`.
-    HeadsK,
-    /// `head_count_kv · value_length`.
-    HeadsV,
-    /// `head_count · value_length`: what attention hands to its output projection.
-    HeadsOut,
-    /// `feed_forward_length`.
-    Ff,
-    /// `expert_feed_forward_length`, or `feed_forward_length` where that key is absent.
-    ExpertFf,
-    /// `expert_count`.
-    Experts,
-    /// Half of `rope.dimension_count`.
-    HalfRot,
-    /// Twice [`Dim::ExpertFf`]: fused gate and up.
-    TwoExpertFf,
-}
-
-/// When a tensor must be there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
-    /// Always.
-    Required,
-    /// May be absent.
-    Optional,
-    /// Where the model has no experts.
-    Dense,
-    /// Where the model has experts.
-    WithExperts,
-    /// May be absent, then it is an alias of this tensor.
-    TiedTo(&'static str),
-}
-
-/// One row of an architecture table.
-#[derive(Clone, Copy, Debug)]
-pub struct TensorRule {
-    /// Name, or for a layer's tensor the part after `blk.N.`.
-    pub name: &'static str,
-    /// Whether every layer has one.
-    pub per_layer: bool,
-    /// When it must be there.
-    pub presence: Presence,
-    /// Shape, `ne0` first.
-    pub shape: &'static [Dim],
-}
+use crate::exit::{Exit, ExitCode};
 
 /// An architecture's table.
 #[derive(Debug)]
 pub struct Architecture {
     /// Value of `general.architecture`.
     pub name: &'static str,
-    /// Keys without the architecture's prefix that must be there.
+    /// Version of the table, which counts up where the same tensors come to mean something else. A container records
+    /// it, so that an older program refuses what it would misread; see [`supported`].
+    pub version: u32,
+    /// Keys without the architecture's prefix that must be there; the others have defaults, see [`Hparams`].
     pub required_keys: &'static [&'static str],
-    /// Its tensors.
-    pub tensors: &'static [TensorRule],
+    /// What its hyperparameters consist of, in the order in which they are checked.
+    pub subjects: &'static [Subject],
+    /// Its tensors, in groups.
+    pub tensors: &'static [&'static [TensorRule]],
     /// How positions rotate queries and keys.
     pub rope: RopeType,
     /// Whether the runtime has a graph for the dense form.
@@ -82,18 +56,99 @@ pub struct Architecture {
     pub runs_experts: bool,
 }
 
+impl Architecture {
+    /// Every row of its table.
+    pub fn rules(&self) -> impl Iterator<Item = &'static TensorRule> + use<> {
+        self.tensors.iter().flat_map(|group| group.iter())
+    }
+
+    /// Whether its models may have MTP blocks.
+    fn mtp(&self) -> bool {
+        self.rules().any(|rule| rule.at == Where::Mtp)
+    }
+}
+
 /// Every architecture with a table.
-pub const ARCHITECTURES: &[&Architecture] = &[&llama::LLAMA];
+pub const ARCHITECTURES: &[&Architecture] = &[
+    &llama::LLAMA,
+    &qwen2::QWEN2,
+    &qwen3::QWEN3,
+    &qwen3moe::QWEN3MOE,
+    &olmoe::OLMOE,
+    &qwen3next::QWEN3NEXT,
+    &qwen4exp::QWEN4EXP,
+    &deepseek4::DEEPSEEK4,
+    &glm_dsa::GLM_DSA,
+];
 
 /// The table of the architecture called `name`.
 pub fn find(name: &str) -> Option<&'static Architecture> {
     ARCHITECTURES.iter().copied().find(|a| a.name == name)
 }
 
-const fn layer(name: &'static str, presence: Presence, shape: &'static [Dim]) -> TensorRule {
-    TensorRule { name, per_layer: true, presence, shape }
+/// The table that a container was made with: the architecture called `name`, in the version that it records.
+///
+/// # Errors
+/// [`ArchError`] where this program has no such table, or only an older one.
+pub fn supported(name: &str, version: u32) -> Result<&'static Architecture, ArchError> {
+    let Some(arch) = find(name) else {
+        let known = ARCHITECTURES.iter().map(|a| a.name).collect::<Vec<_>>().join(", ");
+        return Err(ArchError::Unknown { name: name.into(), known });
+    };
+    match version <= arch.version {
+        true => Ok(arch),
+        false => Err(ArchError::Newer { name: name.into(), found: version, known: arch.version }),
+    }
 }
 
-const fn global(name: &'static str, presence: Presence, shape: &'static [Dim]) -> TensorRule {
-    TensorRule { name, per_layer: false, presence, shape }
+/// An architecture that this program cannot read a model of.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ArchError {
+    /// There is no table of that name.
+    #[error("architecture {name:?} is unknown to this program; it knows {known}")]
+    Unknown {
+        /// What the model says.
+        name: String,
+        /// What this program knows.
+        known: String,
+    },
+    /// The container was made with a later version of the table.
+    #[error(
+        "the container was made for version {found} of architecture {name}, this program knows versions up to {known}; \
+         use a newer gantry, or convert the source again with this one"
+    )]
+    Newer {
+        /// The architecture.
+        name: String,
+        /// What the container says.
+        found: u32,
+        /// What this program knows.
+        known: u32,
+    },
 }
+
+impl ExitCode for ArchError {
+    fn exit(&self) -> Exit {
+        Exit::Incompatible
+    }
+}
+
+/// What every architecture with grouped-query attention needs.
+const BASIC_KEYS: &[&str] = &[
+    "context_length",
+    "embedding_length",
+    "block_count",
+    "attention.head_count",
+    "attention.layer_norm_rms_epsilon",
+];
+
+/// And with experts in every layer.
+const BASIC_KEYS_MOE: &[&str] = &[
+    "context_length",
+    "embedding_length",
+    "block_count",
+    "attention.head_count",
+    "attention.layer_norm_rms_epsilon",
+    "expert_count",
+    "expert_used_count",
+];

@@ -49,6 +49,11 @@ pub struct Manifest {
 pub struct Model {
     /// `general.architecture`.
     pub architecture: String,
+    /// Version of the architecture's table that the model was checked against
+    /// ([`Architecture::version`](crate::arch::Architecture::version)); 0 where this program had none. Containers
+    /// from before this was recorded have 1.
+    #[serde(default = "first_version")]
+    pub arch_version: u32,
     /// `general.name`, where it is there and UTF-8.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
@@ -59,6 +64,10 @@ pub struct Model {
     /// Why it is not complete.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub incomplete: Vec<String>,
+}
+
+fn first_version() -> u32 {
+    1
 }
 
 /// A card as packed for.

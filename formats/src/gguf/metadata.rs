@@ -12,6 +12,10 @@ impl Metadata for Header {
         self.get(key)?.as_f64()
     }
 
+    fn bool(&self, key: &str) -> Option<bool> {
+        self.get(key)?.as_bool()
+    }
+
     fn text(&self, key: &str) -> Option<String> {
         self.get(key)?.as_str().map(str::to_owned)
     }
@@ -21,6 +25,10 @@ impl Metadata for Header {
     }
 
     fn u64_array(&self, key: &str) -> Option<Vec<u64>> {
-        self.get(key)?.as_array()?.iter().map(|v| v.as_u64()).collect()
+        self.get(key)?.as_array()?.iter().map(|v| v.as_u64().or(v.as_bool().map(u64::from))).collect()
+    }
+
+    fn f64_array(&self, key: &str) -> Option<Vec<f64>> {
+        self.get(key)?.as_array()?.iter().map(|v| v.as_f64()).collect()
     }
 }

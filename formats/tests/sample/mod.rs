@@ -164,6 +164,7 @@ impl Sample {
                 schema: SCHEMA,
                 model: Model {
                     architecture: "llama".into(),
+                    arch_version: 1,
                     name: Some("Sample".into()),
                     parameters: tensors.iter().map(|t| t.2.iter().product::<u64>()).sum(),
                     complete: false,

@@ -124,6 +124,7 @@ pub fn pack(dir: &Path, header: &Header, tensors: &[Tensor], how: &How) -> PathB
         schema: SCHEMA,
         model: Model {
             architecture: String::from_utf8(header.architecture().unwrap_or_default().to_vec()).unwrap(),
+            arch_version: 1,
             name: None,
             parameters: tensors.iter().map(|t| t.dims.iter().product::<u64>()).sum(),
             complete: true,

@@ -160,7 +160,7 @@ impl Walker {
                 let Heads { query, kv, key_len, .. } = *heads;
                 let style = match loaded.program.rotations[*rotation].pairs {
                     RopeType::Norm => RopeStyle::Norm,
-                    RopeType::Neox => RopeStyle::Neox,
+                    RopeType::Neox | RopeType::Imrope => RopeStyle::Neox,
                 };
                 let angles = &self.angles[*rotation];
                 let qkv = self.buffers.f32_mut(q.buffer);

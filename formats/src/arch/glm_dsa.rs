@@ -1,0 +1,60 @@
+//! `glm-dsa`: multi-head latent attention to the positions that an indexer chooses, some leading dense layers, then
+//! routed and shared experts.
+
+use super::groups::{DENSE, EXPERTS, MTP, SHARED_EXPERT, TIED};
+use super::{Architecture, Dim::*, Presence::*, RopeType, Subject as S, Where::*, rule::row};
+
+pub(super) const GLM_DSA: Architecture = Architecture {
+    name: "glm-dsa",
+    version: 1,
+    required_keys: &[
+        "context_length",
+        "embedding_length",
+        "block_count",
+        "attention.head_count",
+        "attention.key_length",
+        "attention.value_length",
+        "attention.layer_norm_rms_epsilon",
+        "attention.q_lora_rank",
+        "attention.kv_lora_rank",
+        "attention.key_length_mla",
+        "attention.value_length_mla",
+        "attention.indexer.head_count",
+        "attention.indexer.key_length",
+        "attention.indexer.top_k",
+        "rope.dimension_count",
+        "expert_count",
+        "expert_used_count",
+        "expert_shared_count",
+        "expert_feed_forward_length",
+    ],
+    subjects: &[S::Experts, S::Mla, S::Indexer],
+    rope: RopeType::Norm,
+    runs_dense: false,
+    runs_experts: true,
+    tensors: &[
+        TIED,
+        &[
+            row("attn_norm.weight", Blocks, Required, &[Embd]),
+            row("attn_q_a.weight", Blocks, Required, &[Embd, QRank]),
+            row("attn_q_a_norm.weight", Blocks, Required, &[QRank]),
+            row("attn_q_b.weight", Blocks, Required, &[QRank, MlaHeadsQ]),
+            row("attn_kv_a_mqa.weight", Blocks, Required, &[Embd, KvRankRot]),
+            row("attn_kv_a_norm.weight", Blocks, Required, &[KvRank]),
+            row("attn_k_b.weight", Blocks, Required, &[MlaNope, KvRank, Heads]),
+            row("attn_v_b.weight", Blocks, Required, &[KvRank, MlaValue, Heads]),
+            row("attn_output.weight", Blocks, Required, &[MlaHeadsOut, Embd]),
+            row("indexer.k_norm.weight", Blocks, OwnIndexer, &[IndexKey]),
+            row("indexer.k_norm.bias", Blocks, OwnIndexer, &[IndexKey]),
+            row("indexer.proj.weight", Blocks, OwnIndexer, &[Embd, IndexHeads]),
+            row("indexer.attn_k.weight", Blocks, OwnIndexer, &[Embd, IndexKey]),
+            row("indexer.attn_q_b.weight", Blocks, OwnIndexer, &[QRank, IndexQ]),
+            row("ffn_norm.weight", Blocks, Required, &[Embd]),
+            row("exp_probs_b.bias", Routed, Optional, &[Experts]),
+        ],
+        DENSE,
+        EXPERTS,
+        SHARED_EXPERT,
+        MTP,
+    ],
+};
