@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// The folder of a group of test inputs, made by `tests/fixtures/make_fixtures.py` where it is not there yet.
-/// Groups: `hostile`, `tiny`, `smollm2`, `vocab`.
+/// Groups: `hostile`, `tiny`, `dummies`, `bard`, `smollm2`, `vocab`.
 ///
 /// # Panics
 /// Where the inputs cannot be made: a test that lacks its input has failed.
