@@ -17,6 +17,7 @@ const HEADS: usize = 9;
 const KV_HEADS: usize = 3;
 const DIM: usize = 64;
 const WIDTH: usize = HEADS * DIM;
+const KV: KvShape = KvShape { heads: KV_HEADS, key_len: DIM, value_len: DIM, shared: false };
 
 fn threads() -> usize {
     std::env::var("GANTRY_BENCH_THREADS").ok().and_then(|t| t.parse().ok()).unwrap_or(2)
@@ -142,7 +143,7 @@ impl Stack {
         Stack {
             layers: (0..LAYERS).map(|i| std::array::from_fn(|s| matrix(s, i))).collect(),
             head: matrix(4, 0),
-            caches: (0..LAYERS).map(|_| KvCache::new(KvType::F16, KV_HEADS, 512, DIM)).collect(),
+            caches: (0..LAYERS).map(|_| KvCache::new(KvType::F16, KV, 512, None)).collect(),
             norm: vec![1.0; WIDTH],
             table: RopeTable::new(DIM, 1e5, None, RopeScaling::None),
             isa,
@@ -167,14 +168,16 @@ impl Stack {
         logits.resize(49152, 0.0);
         let positions: Vec<u32> = (first as u32..).take(tokens).collect();
         table.angles(&positions, angles);
-        let shape = AttentionShape { n_heads: HEADS, scale: 0.125, window: None };
+        let heads = RopeHeads { stride: 960, heads: HEADS + KV_HEADS, head_stride: DIM, start: 0 };
         for ([w_qkv, w_o, w_gate_up, w_down], cache) in layers.iter().zip(caches) {
             rms_norm(isa, pool, x, norm, 1e-5, h);
             q8.quantize(isa, pool, h, WIDTH);
             gemm(isa, pool, &w_qkv.view(), Activations::Q8(q8), qkv);
-            rope(RopeStyle::Norm, angles, qkv, 960, HEADS + KV_HEADS, DIM);
-            cache.write(first, tokens, &qkv[WIDTH..], &qkv[WIDTH + KV_HEADS * DIM..], 960);
-            attention(isa, pool, shape, cache, first, qkv, 960, h);
+            rope(RopeStyle::Norm, angles, false, qkv, heads);
+            let (k, v) = (&qkv[WIDTH..], &qkv[WIDTH + KV_HEADS * DIM..]);
+            cache.write(first, tokens, k, Some(v), 960);
+            let keys = Keys { cache, window: None, chosen: None, more: None, sinks: None };
+            attention(isa, pool, HEADS, 0.125, &keys, first, qkv, 960, h);
             q8.quantize(isa, pool, h, WIDTH);
             gemm(isa, pool, &w_o.view(), Activations::Q8(q8), out);
             add(isa, x, out);

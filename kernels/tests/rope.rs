@@ -2,7 +2,7 @@
 
 mod random;
 
-use gantry_kernels::cpu::{RopeAngles, RopeScaling, RopeStyle, RopeTable, rope};
+use gantry_kernels::cpu::{RopeAngles, RopeHeads, RopeScaling, RopeStyle, RopeTable, rope};
 use random::Rng;
 
 /// cos and sin of one pair as ggml's `rope_yarn` computes them, in f64.
@@ -87,7 +87,7 @@ fn both_styles_rotate_the_right_pairs_by_ggmls_angles() {
             for style in [RopeStyle::Norm, RopeStyle::Neox] {
                 let x = rng.units(positions.len() * stride, 1.0);
                 let mut y = x.clone();
-                rope(style, &angles, &mut y, stride, heads, dim);
+                rope(style, &angles, false, &mut y, RopeHeads { stride, heads, head_stride: dim, start: 0 });
                 let mut expected: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
                 for (t, &position) in positions.iter().enumerate() {
                     for head in 0..heads {
@@ -120,6 +120,51 @@ fn position_zero_of_an_unscaled_table_changes_nothing() {
     assert!(angles.is_empty());
     table.angles(&[0], &mut angles);
     let mut x: Vec<f32> = (0..16).map(|i| i as f32).collect();
-    rope(RopeStyle::Neox, &angles, &mut x, 16, 2, 8);
+    rope(
+        RopeStyle::Neox,
+        &angles,
+        false,
+        &mut x,
+        RopeHeads { stride: 16, heads: 2, head_stride: 8, start: 0 },
+    );
     assert!(x.iter().enumerate().all(|(i, &x)| x == i as f32));
+}
+
+/// n_rot values from `start` of each head turn as a head of n_rot alone does; nothing else changes; `inverse` turns
+/// them back.
+#[test]
+fn the_last_values_of_a_head_turn_there_and_back() {
+    let mut rng = Rng(22);
+    let (n_rot, heads, tokens) = (12, 3, 5);
+    let table = RopeTable::new(n_rot, 1e4, None, RopeScaling::None);
+    let mut angles = RopeAngles::default();
+    table.angles(&[0, 1, 17, 900, 70_000], &mut angles);
+    for style in [RopeStyle::Norm, RopeStyle::Neox] {
+        for (head_stride, start) in [(12, 0), (20, 8), (20, 3), (31, 19)] {
+            // The last head ends with its rotated values: what follows them is not its own.
+            let stride = (heads - 1) * head_stride + start + n_rot;
+            let x = rng.units(tokens * stride, 1.0);
+            let at = |t: usize, h: usize| t * stride + h * head_stride + start;
+            let mut y = x.clone();
+            let heads_at = RopeHeads { stride, heads, head_stride, start };
+            rope(style, &angles, false, &mut y, heads_at);
+            let mut expected = x.clone();
+            for t in 0..tokens {
+                for h in 0..heads {
+                    // Alone: all tokens of this head, those but t unused.
+                    let mut alone = vec![0f32; tokens * n_rot];
+                    alone[t * n_rot..][..n_rot].copy_from_slice(&x[at(t, h)..][..n_rot]);
+                    let only = RopeHeads { stride: n_rot, heads: 1, head_stride: n_rot, start: 0 };
+                    rope(style, &angles, false, &mut alone, only);
+                    expected[at(t, h)..][..n_rot].copy_from_slice(&alone[t * n_rot..][..n_rot]);
+                }
+            }
+            assert_eq!(y, expected, "{style:?} {head_stride} {start}");
+            assert_ne!(y, x);
+            rope(style, &angles, true, &mut y, heads_at);
+            for (i, (y, x)) in y.iter().zip(&x).enumerate() {
+                assert!((y - x).abs() <= 4e-7, "{style:?} [{i}]: {y} for {x}");
+            }
+        }
+    }
 }

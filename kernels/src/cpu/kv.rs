@@ -1,5 +1,7 @@
 //! The keys and values that attention remembers.
 
+use std::ops::Range;
+
 use half::f16;
 
 /// How a cache stores its elements.
@@ -11,15 +13,48 @@ pub enum KvType {
     F16,
 }
 
-/// One layer's keys and values, each `[n_kv_heads][capacity][head_dim]`: a head's keys follow one another, so
-/// that attention reads them as one stream.
+/// What a position holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvShape {
+    /// Key-value heads.
+    pub heads: usize,
+    /// Values of a head's key.
+    pub key_len: usize,
+    /// Values of a head's value.
+    pub value_len: usize,
+    /// The value is the first `value_len` of the key and is not stored again: [c | k_pe] with v = c, or K == V.
+    pub shared: bool,
+}
+
+/// A cache that forgets: after a write at position p those from p − `keep` on are there (or as far back as before
+/// the write, where that is less), and what was written. How much more is there is for [`KvCache::first`] to say.
+///
+/// A layer with a sliding window of w keys needs `keep` = w − 1, and as many more as it wants to be able to go back:
+/// after positions are dropped, a write may again start at any position that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Positions before a write that stay.
+    pub keep: usize,
+    /// Positions of one write at most.
+    pub batch: usize,
+}
+
+/// One layer's keys and values, each `[heads][slots][len]`: a head's keys follow one another, so that attention
+/// reads them as one stream. Position p is in slot p; with a [`Window`] there are 2·keep + batch slots, position p
+/// is in slot p − [`KvCache::first`], and a write that finds no room moves the last `keep` positions to the front
+/// first (fewer than one position moved for each one written).
 #[derive(Clone, Debug)]
 pub struct KvCache {
-    pub(super) n_kv_heads: usize,
-    pub(super) capacity: usize,
-    pub(super) head_dim: usize,
+    pub(super) shape: KvShape,
+    capacity: usize,
+    window: Option<Window>,
+    slots: usize,
+    /// The position in slot 0, and the one after the last written.
+    first: usize,
+    end: usize,
     pub(super) keys: KvPlane,
-    pub(super) values: KvPlane,
+    /// None: shared.
+    pub(super) values: Option<KvPlane>,
 }
 
 #[derive(Clone, Debug)]
@@ -29,55 +64,192 @@ pub(super) enum KvPlane {
 }
 
 impl KvCache {
-    /// A zeroed cache for `capacity` positions.
+    /// A zeroed cache for positions below `capacity`, all of them or those that `window` keeps.
     ///
     /// # Panics
-    /// Where a dimension is 0 or memory does not suffice.
-    pub fn new(kind: KvType, n_kv_heads: usize, capacity: usize, head_dim: usize) -> Self {
-        assert!(n_kv_heads > 0 && capacity > 0 && head_dim > 0, "a cache without elements");
-        let n = n_kv_heads.checked_mul(capacity).and_then(|n| n.checked_mul(head_dim));
-        let n = n.expect("the cache fits the address space");
-        let plane = || match kind {
-            KvType::F32 => KvPlane::F32(vec![0.0; n]),
-            KvType::F16 => KvPlane::F16(vec![f16::ZERO; n]),
+    /// Where a dimension (or `window.batch`) is 0, a shared value is longer than its key, or memory does not
+    /// suffice.
+    pub fn new(kind: KvType, shape: KvShape, capacity: usize, window: Option<Window>) -> Self {
+        let KvShape { heads, key_len, value_len, shared } = shape;
+        assert!(heads > 0 && capacity > 0 && key_len > 0 && value_len > 0, "a cache without elements");
+        assert!(!shared || value_len <= key_len, "values of {value_len} within keys of {key_len}");
+        assert!(window.is_none_or(|w| w.batch > 0), "a window without room for a write");
+        let bytes = Self::bytes_of(kind, shape, capacity, window);
+        assert!(bytes.is_some_and(|n| isize::try_from(n).is_ok()), "the cache fits the address space");
+        let slots = slots(capacity, window);
+        let plane = |len: usize| match kind {
+            KvType::F32 => KvPlane::F32(vec![0.0; heads * slots * len]),
+            KvType::F16 => KvPlane::F16(vec![f16::ZERO; heads * slots * len]),
         };
-        KvCache { n_kv_heads, capacity, head_dim, keys: plane(), values: plane() }
+        let values = (!shared).then(|| plane(value_len));
+        KvCache { shape, capacity, window, slots, first: 0, end: 0, keys: plane(key_len), values }
     }
 
-    /// Positions that it can hold.
+    /// Bytes that such a cache takes; none: more than a usize counts.
+    pub fn bytes_of(kind: KvType, shape: KvShape, capacity: usize, window: Option<Window>) -> Option<usize> {
+        let element = match kind {
+            KvType::F32 => 4,
+            KvType::F16 => 2,
+        };
+        let values = if shape.shared { 0 } else { shape.value_len };
+        let row = shape.key_len.checked_add(values)?.checked_mul(shape.heads)?;
+        row.checked_mul(slots(capacity, window))?.checked_mul(element)
+    }
+
+    /// What a position holds.
+    pub fn shape(&self) -> KvShape {
+        self.shape
+    }
+
+    /// Positions that it can be written at: all below.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Bytes of both planes.
+    /// Bytes of its planes.
     pub fn bytes(&self) -> usize {
-        let element = match self.keys {
-            KvPlane::F32(_) => 4,
-            KvPlane::F16(_) => 2,
+        let kind = match self.keys {
+            KvPlane::F32(_) => KvType::F32,
+            KvPlane::F16(_) => KvType::F16,
         };
-        2 * self.n_kv_heads * self.capacity * self.head_dim * element
+        Self::bytes_of(kind, self.shape, self.capacity, self.window).expect("it exists")
+    }
+
+    /// The first position that is still there: 0 without a window. A write may start there or later, or at 0; a
+    /// query whose keys begin at an earlier position cannot be answered. So who goes back to `start` in a layer that
+    /// sees w keys asks first whether `first() <= start.saturating_sub(w - 1)`; otherwise it must start at 0.
+    pub fn first(&self) -> usize {
+        self.first
     }
 
     /// Store the keys and values of positions `first..first + tokens`. Token t's stand at
-    /// `keys[t·stride..][..n_kv_heads·head_dim]` and likewise in `values` (so that both may be parts of a
-    /// fused product).
+    /// `keys[t·stride..][..heads·key_len]` and `values[t·stride..][..heads·value_len]` (so that both may be parts of
+    /// a fused product); a shared cache takes no values.
+    ///
+    /// With a window a write may go back (it starts at a position that is there, or at 0: a new sequence) and then
+    /// ends the sequence at its own end; it leaves no gap.
     ///
     /// # Panics
-    /// Where a position exceeds the capacity or a slice ends early.
-    pub fn write(&mut self, first: usize, tokens: usize, keys: &[f32], values: &[f32], stride: usize) {
-        assert!(first + tokens <= self.capacity, "positions {first}+{tokens} of {}", self.capacity);
-        let (heads, capacity, dim) = (self.n_kv_heads, self.capacity, self.head_dim);
-        for (plane, from) in [(&mut self.keys, keys), (&mut self.values, values)] {
-            for token in 0..tokens {
-                let heads = from[token * stride..][..heads * dim].chunks_exact(dim);
-                for (head, from) in heads.enumerate() {
-                    let at = (head * capacity + first + token) * dim;
-                    match plane {
-                        KvPlane::F32(to) => to[at..][..dim].copy_from_slice(from),
-                        KvPlane::F16(to) => to[at..][..dim]
+    /// Where a position exceeds the capacity, a slice ends early, or values are given to a shared cache or missing
+    /// for another. With a window also for more than `batch` tokens, after a gap, and for a start that is gone.
+    pub fn write(
+        &mut self,
+        first: usize,
+        tokens: usize,
+        keys: &[f32],
+        values: Option<&[f32]>,
+        stride: usize,
+    ) {
+        assert!(
+            tokens <= self.capacity && first <= self.capacity - tokens,
+            "positions {first}+{tokens} of {}",
+            self.capacity
+        );
+        assert_eq!(values.is_none(), self.shape.shared, "values are given where they are not the keys'");
+        if tokens == 0 {
+            return;
+        }
+        self.make_room(first, tokens);
+        let KvShape { heads, key_len, value_len, .. } = self.shape;
+        let at = (heads, self.slots, first - self.first);
+        self.keys.write(at, tokens, key_len, keys, stride);
+        if let (Some(plane), Some(values)) = (&mut self.values, values) {
+            plane.write(at, tokens, value_len, values, stride);
+        }
+    }
+
+    /// The keys of positions `range`, one after the other.
+    ///
+    /// # Panics
+    /// Where the cache has several heads or is F16, or a position is not there.
+    pub fn rows_f32(&self, range: Range<usize>) -> &[f32] {
+        let KvPlane::F32(keys) = &self.keys else { panic!("rows of an F16 cache as f32") };
+        assert_eq!(self.shape.heads, 1, "rows of a cache with one head");
+        assert!(range.start <= range.end, "positions {range:?}");
+        self.assert_there(&range);
+        let len = self.shape.key_len;
+        &keys[(range.start - self.first) * len..(range.end - self.first) * len]
+    }
+
+    /// # Panics
+    /// Where one of the positions is not there.
+    pub(super) fn assert_there(&self, range: &Range<usize>) {
+        let end = if self.window.is_some() { self.end } else { self.capacity };
+        assert!(
+            range.is_empty() || self.first <= range.start && range.end <= end,
+            "positions {range:?} are read where {}..{end} are there",
+            self.first
+        );
+    }
+
+    /// Slots of a head.
+    pub(super) fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// `first` and `end` as they are after a write.
+    fn make_room(&mut self, first: usize, tokens: usize) {
+        let Some(Window { keep, batch }) = self.window else { return };
+        assert!(tokens <= batch, "{tokens} positions written to a cache for {batch} at a time");
+        assert!(first <= self.end, "position {first} written after {}: a gap", self.end);
+        if first == 0 {
+            self.first = 0;
+        }
+        assert!(
+            self.first <= first,
+            "position {first} written, but the first that is there is {}",
+            self.first
+        );
+        self.end = first + tokens;
+        if self.end - self.first > self.slots {
+            // More than `keep` are there before `first`, or this write would have had room.
+            let (from, count) = (first - keep - self.first, keep);
+            let KvShape { heads, key_len, value_len, .. } = self.shape;
+            let planes = [Some((&mut self.keys, key_len)), self.values.as_mut().map(|v| (v, value_len))];
+            for (plane, len) in planes.into_iter().flatten() {
+                for head in 0..heads {
+                    let at = head * self.slots;
+                    plane.copy_within((at + from) * len..(at + from + count) * len, at * len);
+                }
+            }
+            self.first = first - keep;
+        }
+    }
+}
+
+fn slots(capacity: usize, window: Option<Window>) -> usize {
+    let needed = window.map(|w| w.keep.saturating_mul(2).saturating_add(w.batch));
+    capacity.min(needed.unwrap_or(usize::MAX))
+}
+
+impl KvPlane {
+    fn copy_within(&mut self, from: Range<usize>, to: usize) {
+        match self {
+            KvPlane::F32(plane) => plane.copy_within(from, to),
+            KvPlane::F16(plane) => plane.copy_within(from, to),
+        }
+    }
+
+    /// The heads of `tokens` rows of `from` to the slots from `slot` on.
+    fn write(
+        &mut self,
+        (heads, slots, slot): (usize, usize, usize),
+        tokens: usize,
+        len: usize,
+        from: &[f32],
+        stride: usize,
+    ) {
+        for token in 0..tokens {
+            let row = from[token * stride..][..heads * len].chunks_exact(len);
+            for (head, from) in row.enumerate() {
+                let at = (head * slots + slot + token) * len;
+                match self {
+                    KvPlane::F32(to) => to[at..][..len].copy_from_slice(from),
+                    KvPlane::F16(to) => {
+                        to[at..][..len]
                             .iter_mut()
                             .zip(from)
-                            .for_each(|(to, from)| *to = f16::from_f32(*from)),
+                            .for_each(|(to, from)| *to = f16::from_f32(*from));
                     }
                 }
             }

@@ -13,12 +13,9 @@
 compile_error!("weights are read where they lie, and they are little-endian");
 
 mod attention;
-<<<<<<< HEAD
+mod compress;
 mod conv;
 mod delta;
-=======
-mod compress;
->>>>>>> refs/heads/wt-index
 mod disjoint;
 mod e8;
 mod float;
@@ -39,41 +36,29 @@ mod rope;
 mod rotate;
 mod route;
 mod scratch;
-<<<<<<< HEAD
+mod select;
 mod sinkhorn;
 mod streams;
 
-pub use attention::{AttentionShape, attention};
+pub use attention::{Chosen, Keys, More, attention};
+pub use compress::{Pooling, Span, mean_pool, softmax_pool};
 pub use conv::{ConvShape, causal_conv};
 pub use delta::{DeltaInput, DeltaShape, KeyHeads, L2Form, delta_net};
-=======
-mod select;
-
-pub use attention::{AttentionShape, attention};
-pub use compress::{Pooling, Span, mean_pool, softmax_pool};
->>>>>>> refs/heads/wt-index
 pub use grouped::{Group, gemm_grouped};
 pub use int8::I8Rows;
 pub use isa::{Isa, IsaError, SIMD_VAR, isa};
-pub use kv::{KvCache, KvType};
+pub use kv::{KvCache, KvShape, KvType, Window};
 pub use math::{add, exp_in_place, silu_mul};
 pub use matrix::{MatrixError, MatrixView};
-<<<<<<< HEAD
 pub use ngram::{Ngram, ngram_gate};
-pub use norm::{rms_norm, softmax};
-pub use pieces::{Gate, Pieces, copy_pieces, gate_pieces, rms_norm_pieces};
-=======
 pub use norm::{layer_norm, rms_norm, softmax};
->>>>>>> refs/heads/wt-index
+pub use pieces::{Gate, Pieces, copy_pieces, gate_pieces, rms_norm_pieces};
 pub use pool::Pool;
 pub use product::{ActivationKind, Activations, gemm};
 pub use q8::Q8Rows;
-pub use rope::{RopeAngles, RopeScaling, RopeStyle, RopeTable, rope};
+pub use rope::{RopeAngles, RopeHeads, RopeScaling, RopeStyle, RopeTable, rope};
 pub use rotate::rotate;
 pub use route::{ExpertOutputs, Gating, Routing, route, route_given, weighted_sum};
-<<<<<<< HEAD
+pub use select::{Selection, select};
 pub use sinkhorn::{Sinkhorn, sinkhorn_head, sinkhorn_read, sinkhorn_write};
 pub use streams::{StreamWrite, Streams, silu_scaled, stream_mix, stream_norm, stream_write};
-=======
-pub use select::{Selection, select};
->>>>>>> refs/heads/wt-index

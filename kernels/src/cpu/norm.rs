@@ -172,7 +172,7 @@ impl Kernel for Softmax<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let inverse = s.splat((1.0 / exponentials(s, self.0)) as f32);
+        let inverse = s.splat((1.0 / exponentials(s, self.0, None)) as f32);
         for x in self.0.chunks_mut(LANES) {
             // SAFETY: a chunk holds its length, at most 16.
             unsafe {
@@ -183,10 +183,10 @@ impl Kernel for Softmax<'_> {
     }
 }
 
-/// Each value to e^(x − max); their sum, lane by lane in f64.
+/// Each value to e^(x − max); their sum, lane by lane in f64. `sink` is one more value, the last in the sum.
 #[inline(always)]
-pub(super) fn exponentials<S: Simd>(s: S, values: &mut [f32]) -> f64 {
-    let mut largest = s.splat(f32::NEG_INFINITY);
+pub(super) fn exponentials<S: Simd>(s: S, values: &mut [f32], sink: Option<f32>) -> f64 {
+    let mut largest = s.splat(sink.unwrap_or(f32::NEG_INFINITY));
     for x in values.chunks(LANES) {
         // SAFETY: a chunk holds its length, at most 16. The lanes past it repeat what is there already, and
         // the order of the operands drops a NaN, which the difference below brings back.
@@ -212,5 +212,12 @@ pub(super) fn exponentials<S: Simd>(s: S, values: &mut [f32]) -> f64 {
             sum = s.add_d(sum, if n == LANES { e } else { s.load_part(x.as_ptr(), n) });
         }
     }
-    s.sum_d(sum)
+    match sink {
+        None => s.sum_d(sum),
+        // Every lane holds the same: its sixteenth part of their sum is that value, exactly.
+        Some(sink) => {
+            let e = s.add_d(s.zero_d(), exp(s, s.sub(s.splat(sink), largest)));
+            s.sum_d(sum) + s.sum_d(e) / LANES as f64
+        }
+    }
 }

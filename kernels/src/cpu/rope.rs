@@ -135,40 +135,63 @@ impl RopeAngles {
     }
 }
 
-/// Rotate the first n_rot elements of every head, in place: (a, b) becomes (a·cos − b·sin, a·sin + b·cos), each
-/// operation rounded. Token t stands at `x[t·stride..]` with `heads` heads of `head_dim` elements one after
-/// the other (so that q and k may be rotated inside a fused q, k, v product), for as many tokens as `angles`
-/// holds positions.
+/// Where the rotated values stand: those of head h of token t are the n_rot at
+/// `x[t·stride + h·head_stride + start..]` (so that q and k may be rotated inside a fused product, and the last values
+/// of a head as well as the first).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RopeHeads {
+    /// From token to token.
+    pub stride: usize,
+    /// Heads of a token.
+    pub heads: usize,
+    /// From head to head.
+    pub head_stride: usize,
+    /// Values of a head before the rotated ones.
+    pub start: usize,
+}
+
+/// Rotate n_rot values of every head, in place: (a, b) becomes (a·cos − b·sin, a·sin + b·cos), each operation rounded;
+/// `inverse` turns the other way, with −sin for sin (and gives x back, but for rounding and the square of the angles'
+/// magnitude). For as many tokens as `angles` holds positions.
 ///
 /// # Panics
-/// Where a head has fewer than n_rot elements or `x` ends before the last token's heads.
-pub fn rope(
-    style: RopeStyle,
-    angles: &RopeAngles,
-    x: &mut [f32],
-    stride: usize,
-    heads: usize,
-    head_dim: usize,
-) {
-    let pairs = angles.pairs;
-    assert!(2 * pairs <= head_dim && heads * head_dim <= stride, "{heads} heads of {head_dim} in {stride}");
+/// Where a head has fewer than start + n_rot values, or a token's heads exceed `stride` or the end of `x`.
+pub fn rope(style: RopeStyle, angles: &RopeAngles, inverse: bool, x: &mut [f32], at: RopeHeads) {
+    let RopeHeads { stride, heads, head_stride, start } = at;
+    let (pairs, n_rot) = (angles.pairs, 2 * angles.pairs);
+    assert!(start + n_rot <= head_stride, "{n_rot} values from {start} of a head of {head_stride}");
+    if heads == 0 {
+        return;
+    }
+    let reach = (heads - 1) * head_stride + start + n_rot;
+    assert!(reach <= stride, "{heads} heads of {head_stride} in {stride}");
     for token in 0..angles.len() {
         let cos = &angles.cos[token * pairs..][..pairs];
         let sin = &angles.sin[token * pairs..][..pairs];
-        for head in x[token * stride..][..heads * head_dim].chunks_exact_mut(head_dim) {
-            match style {
-                RopeStyle::Norm => {
-                    for ((pair, cos), sin) in head.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {
-                        let [a, b] = *pair;
-                        *pair = [a * cos - b * sin, a * sin + b * cos];
-                    }
-                }
-                RopeStyle::Neox => {
-                    let (low, high) = head[..2 * pairs].split_at_mut(pairs);
-                    for (((a, b), cos), sin) in low.iter_mut().zip(high).zip(cos).zip(sin) {
-                        (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
-                    }
-                }
+        for head in x[token * stride..][..reach].chunks_mut(head_stride) {
+            let head = &mut head[start..][..n_rot];
+            match inverse {
+                false => rotate_head(style, head, cos, sin, |sin| sin),
+                true => rotate_head(style, head, cos, sin, |sin| -sin),
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn rotate_head(style: RopeStyle, head: &mut [f32], cos: &[f32], sin: &[f32], turn: impl Fn(f32) -> f32) {
+    match style {
+        RopeStyle::Norm => {
+            for ((pair, cos), sin) in head.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {
+                let ([a, b], sin) = (*pair, turn(*sin));
+                *pair = [a * cos - b * sin, a * sin + b * cos];
+            }
+        }
+        RopeStyle::Neox => {
+            let (low, high) = head.split_at_mut(cos.len());
+            for (((a, b), cos), sin) in low.iter_mut().zip(high).zip(cos).zip(sin) {
+                let sin = turn(*sin);
+                (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
             }
         }
     }

@@ -222,7 +222,7 @@ impl Kernel for Factors<'_> {
         };
         let (c, sums) = c.split_at_mut(count * count);
         for (from, c) in self.comb.chunks_exact_mut(count).zip(c.chunks_exact_mut(count)) {
-            let inverse = 1.0 / exponentials(s, from);
+            let inverse = 1.0 / exponentials(s, from, None);
             c.iter_mut().zip(&*from).for_each(|(c, &e)| *c = f64::from(e) * inverse + eps);
         }
         divide_targets(c, sums, eps);

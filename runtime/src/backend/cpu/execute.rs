@@ -8,8 +8,8 @@ use crate::model::program::{Buffer, BufferId, Columns, Gating, Heads, Routing, S
 use crate::{Result, RuntimeError};
 use gantry_formats::arch::RopeType;
 use gantry_kernels::cpu::{
-    self as kernels, AttentionShape, ExpertOutputs, KvCache, MatrixView, RopeAngles, RopeStyle, add,
-    attention, gemm, rms_norm, rope, rotate, route, silu_mul, weighted_sum,
+    self as kernels, ExpertOutputs, Keys, KvCache, KvShape, MatrixView, RopeAngles, RopeHeads, RopeStyle,
+    add, attention, gemm, rms_norm, rope, rotate, route, silu_mul, weighted_sum,
 };
 use std::mem;
 use std::sync::Arc;
@@ -24,7 +24,9 @@ impl Executable for Arc<Loaded> {
         for layer in &self.program.cache {
             let values = layer.heads.saturating_mul(layer.key_len).saturating_mul(settings.context);
             can_have(values.saturating_mul(8))?;
-            caches.push(KvCache::new(kind, layer.heads, settings.context, layer.key_len));
+            let (heads, len) = (layer.heads, layer.key_len);
+            let shape = KvShape { heads, key_len: len, value_len: len, shared: false };
+            caches.push(KvCache::new(kind, shape, settings.context, None));
         }
         let angles = self.program.rotations.iter().map(|_| RopeAngles::default()).collect();
         Ok(Box::new(Walker {
@@ -165,16 +167,18 @@ impl Walker {
                 let angles = &self.angles[*rotation];
                 let qkv = self.buffers.f32_mut(q.buffer);
                 let stride = width(q.buffer);
-                rope(style, angles, &mut qkv[q.start..], stride, query, key_len);
-                rope(style, angles, &mut qkv[k.start..], stride, kv, key_len);
-                self.caches[*layer].write(start, n, &qkv[k.start..], &qkv[v.start..], stride);
+                let at = |heads| RopeHeads { stride, heads, head_stride: key_len, start: 0 };
+                rope(style, angles, false, &mut qkv[q.start..], at(query));
+                rope(style, angles, false, &mut qkv[k.start..], at(kv));
+                self.caches[*layer].write(start, n, &qkv[k.start..], Some(&qkv[v.start..]), stride);
             }
             Step::Attention { heads, layer, q, y } => {
-                let shape = AttentionShape { n_heads: heads.query, scale: heads.scale, window: None };
                 let len = n * width(*y);
                 let mut out = self.buffers.take(*y, len);
                 let (cache, from) = (&self.caches[*layer], &self.buffers.f32(q.buffer)[q.start..]);
-                attention(isa, pool, shape, cache, start, from, width(q.buffer), &mut out[..len]);
+                let keys = Keys { cache, window: None, chosen: None, more: None, sinks: None };
+                let (stride, out_rows) = (width(q.buffer), &mut out[..len]);
+                attention(isa, pool, heads.query, heads.scale, &keys, start, from, stride, out_rows);
                 self.buffers.give(*y, out);
             }
             Step::SiluMul { x, y } => {

@@ -1,0 +1,273 @@
+//! The three steps for some query heads of one token: scores, exponentials, weighted sum.
+//!
+//! Keys and values are taken in blocks that stay in the first-level cache for every head.
+
+use super::rows::{Rows, Run, Stored, Visit};
+use crate::cpu::isa::{Isa, Kernel};
+use crate::cpu::lanes::{LANES, Simd};
+use crate::cpu::norm::exponentials;
+
+/// Heads from which a block is widened once, ahead of them, instead of by each.
+const WIDEN: usize = 3;
+/// Bytes of values in a block, if 16 rows do not exceed it.
+const BLOCK: usize = 16 << 10;
+
+/// The scores of the keys of one part: `q` is `[heads][key_len]`, `scores` `[heads][total]`; this part's begin at
+/// `at` in each row. `wide` holds 16 rows.
+pub(super) struct Scores<'a> {
+    pub(super) isa: Isa,
+    pub(super) q: &'a [f32],
+    pub(super) scale: f32,
+    pub(super) scores: &'a mut [f32],
+    pub(super) total: usize,
+    pub(super) at: usize,
+    pub(super) wide: &'a mut [f32],
+}
+
+impl Visit for Scores<'_> {
+    fn visit<R: Rows>(self, k: R) {
+        self.isa.run(WithRows(self, k));
+    }
+}
+
+/// A step, and the rows it is for.
+struct WithRows<A, R>(A, R);
+
+impl<R: Rows> Kernel for WithRows<Scores<'_>, R> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let WithRows(Scores { q, scale, scores, total, at, wide, .. }, k) = self;
+        let (len, keys) = (k.len(), k.count());
+        let widen = R::T::WIDENS && q.len() >= WIDEN * len;
+        for first in (0..keys).step_by(LANES) {
+            let n = (keys - first).min(LANES);
+            let to = at + first;
+            if widen {
+                let wide = widened(s, k, first, n, wide);
+                score_block(s, q, wide, 0, n, scale, scores, total, to);
+            } else {
+                score_block(s, q, k, first, n, scale, scores, total, to);
+            }
+        }
+    }
+}
+
+/// The scores of `n` <= 16 keys from `first` for every head.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)] // Each is a part of the block.
+fn score_block<R: Rows, S: Simd>(
+    s: S,
+    q: &[f32],
+    k: R,
+    first: usize,
+    n: usize,
+    scale: f32,
+    scores: &mut [f32],
+    total: usize,
+    at: usize,
+) {
+    assert!(first + n <= k.count());
+    for (q, scores) in q.chunks_exact(k.len()).zip(scores.chunks_exact_mut(total)) {
+        let mut sums = [s.splat(0.0); LANES];
+        for (i, sum) in sums.iter_mut().enumerate().take(n) {
+            // SAFETY: first + i < count, asserted above; a row has as many elements as q.
+            *sum = unsafe { dot_lanes(s, q, k.at(first + i)) };
+        }
+        let scores = &mut scores[at..at + n];
+        // SAFETY: `scores` holds n <= 16.
+        unsafe { s.store_part(scores.as_mut_ptr(), n, s.mul(s.sum16(sums), s.splat(scale))) };
+    }
+}
+
+/// `n` rows from `first`, as f32.
+#[inline(always)]
+fn widened<'a, R: Rows, S: Simd>(s: S, rows: R, first: usize, n: usize, wide: &'a mut [f32]) -> Run<'a, f32> {
+    let len = rows.len();
+    assert!(first + n <= rows.count() && n * len <= wide.len());
+    for (i, wide) in wide.chunks_exact_mut(len).enumerate().take(n) {
+        // SAFETY: first + i < count; the row and `wide` have `len` elements, of which a chunk takes its length
+        // <= 16.
+        unsafe {
+            let row = rows.at(first + i);
+            for (c, wide) in wide.chunks_mut(LANES).enumerate() {
+                let from = row.add(c * LANES);
+                if wide.len() == LANES {
+                    s.store(wide.as_mut_ptr(), R::T::load(s, from));
+                } else {
+                    s.store_part(wide.as_mut_ptr(), wide.len(), R::T::load_part(s, from, wide.len()));
+                }
+            }
+        }
+    }
+    Run::new(wide, n, len, len)
+}
+
+/// The lane sums of q·k, before the tree.
+///
+/// # Safety
+/// `k` has as many elements as `q`.
+#[inline(always)]
+unsafe fn dot_lanes<T: Stored, S: Simd>(s: S, q: &[f32], k: *const T) -> S::F {
+    let len = q.len();
+    let mut sum = s.splat(0.0);
+    let mut d = 0;
+    // SAFETY: d + 16 <= len, and then len - d < 16 elements are left.
+    unsafe {
+        while d + LANES <= len {
+            sum = s.add(sum, s.mul(s.load(q.as_ptr().add(d)), T::load(s, k.add(d))));
+            d += LANES;
+        }
+        if d < len {
+            let n = len - d;
+            let (q, k) = (s.load_part(q.as_ptr().add(d), n), T::load_part(s, k.add(d), n));
+            sum = s.add(sum, s.mul(q, k));
+        }
+    }
+    sum
+}
+
+/// Each head's scores to exponentials, and f32(1/Σ) to `inverse`.
+pub(super) struct Exponentials<'a> {
+    pub(super) scores: &'a mut [f32],
+    pub(super) total: usize,
+    /// One per head.
+    pub(super) sinks: Option<&'a [f32]>,
+    pub(super) inverse: &'a mut [f32],
+}
+
+impl Kernel for Exponentials<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let heads = self.scores.chunks_exact_mut(self.total).zip(self.inverse.iter_mut());
+        for (head, (scores, inverse)) in heads.enumerate() {
+            *inverse = (1.0 / exponentials(s, scores, self.sinks.map(|sinks| sinks[head]))) as f32;
+        }
+    }
+}
+
+/// Σ e·v over the rows of one part, added to `out` (`[heads][value_len]`) or put there by the first one; times
+/// `inverse` in the last one. The rest as in [`Scores`].
+pub(super) struct Weighted<'a> {
+    pub(super) isa: Isa,
+    pub(super) scores: &'a [f32],
+    pub(super) total: usize,
+    pub(super) at: usize,
+    pub(super) inverse: &'a [f32],
+    pub(super) out: &'a mut [f32],
+    pub(super) wide: &'a mut [f32],
+}
+
+impl Visit for Weighted<'_> {
+    fn visit<R: Rows>(self, v: R) {
+        self.isa.run(WithRows(self, v));
+    }
+}
+
+impl<R: Rows> Kernel for WithRows<Weighted<'_>, R> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let WithRows(Weighted { scores, total, at, inverse, out, wide, .. }, v) = self;
+        let (len, rows) = (v.len(), v.count());
+        let widen = R::T::WIDENS && out.len() >= WIDEN * len;
+        let block = if widen { LANES } else { (BLOCK / (len * size_of::<R::T>())).max(LANES) };
+        for first in (0..rows).step_by(block) {
+            let n = (rows - first).min(block);
+            let starts = at + first == 0;
+            let ends = at + first + n == total;
+            let heads = scores.chunks_exact(total).zip(out.chunks_exact_mut(len)).zip(inverse);
+            if widen {
+                let wide = widened(s, v, first, n, wide);
+                for ((scores, out), inverse) in heads {
+                    let e = &scores[at + first..][..n];
+                    weigh_block(s, e, wide, 0, starts, ends.then_some(*inverse), out);
+                }
+            } else {
+                for ((scores, out), inverse) in heads {
+                    let e = &scores[at + first..][..n];
+                    weigh_block(s, e, v, first, starts, ends.then_some(*inverse), out);
+                }
+            }
+        }
+    }
+}
+
+/// One head's Σ e·v over the rows from `first`, one for each of `e`.
+#[inline(always)]
+fn weigh_block<R: Rows, S: Simd>(
+    s: S,
+    e: &[f32],
+    v: R,
+    first: usize,
+    starts: bool,
+    inverse: Option<f32>,
+    out: &mut [f32],
+) {
+    let len = v.len();
+    assert!(first + e.len() <= v.count() && out.len() == len);
+    let mut d = 0;
+    // SAFETY: rows first.. are there, one for each of e; they and `out` have len elements, of which d + 64 <= len,
+    // then d + 16 <= len and at last n < 16 are left.
+    unsafe {
+        while d + 4 * LANES <= len {
+            weighted::<4, R, S>(s, e, v, first, d, starts, inverse, out);
+            d += 4 * LANES;
+        }
+        while d + LANES <= len {
+            weighted::<1, R, S>(s, e, v, first, d, starts, inverse, out);
+            d += LANES;
+        }
+        if d < len {
+            let n = len - d;
+            let to = out.as_mut_ptr().add(d);
+            let mut sum = if starts { s.splat(0.0) } else { s.load_part(to, n) };
+            for (i, &e) in e.iter().enumerate() {
+                let v = R::T::load_part(s, v.at(first + i).add(d), n);
+                sum = s.add(sum, s.mul(s.splat(e), v));
+            }
+            s.store_part(to, n, inverse.map_or(sum, |inverse| s.mul(sum, s.splat(inverse))));
+        }
+    }
+}
+
+/// Dimensions d..d + 16·N of [`weigh_block`].
+///
+/// # Safety
+/// `out` and the rows have d + 16·N elements; there are `e.len()` rows from `first`.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)] // Each is a part of the block.
+unsafe fn weighted<const N: usize, R: Rows, S: Simd>(
+    s: S,
+    e: &[f32],
+    v: R,
+    first: usize,
+    d: usize,
+    starts: bool,
+    inverse: Option<f32>,
+    out: &mut [f32],
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let to = out.as_mut_ptr().add(d);
+        let mut sums = [s.splat(0.0); N];
+        if !starts {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                *sum = s.load(to.add(i * LANES));
+            }
+        }
+        for (row, &e) in e.iter().enumerate() {
+            let (e, v) = (s.splat(e), v.at(first + row).add(d));
+            for (i, sum) in sums.iter_mut().enumerate() {
+                *sum = s.add(*sum, s.mul(e, R::T::load(s, v.add(i * LANES))));
+            }
+        }
+        for (i, sum) in sums.into_iter().enumerate() {
+            s.store(to.add(i * LANES), inverse.map_or(sum, |inverse| s.mul(sum, s.splat(inverse))));
+        }
+    }
+}
