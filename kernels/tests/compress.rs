@@ -190,7 +190,7 @@ fn no_blocks_are_no_work_and_missing_rows_are_refused() {
     let none = Span { values: &[], first: 40, width: 6 };
     softmax_pool(Isa::PORTABLE, &pool, &shape, 3..3, none, none, &[0.0; 12], &mut []);
     mean_pool(Isa::PORTABLE, &pool, 2, 3..3, none, &mut []);
-    let values = vec![0.0; 24];
+    let values = [0.0; 24];
     let refused = |first: usize, n: usize, block: usize| {
         let call = || {
             let span = Span { values: &values[..n], first, width: 6 };
