@@ -1,8 +1,8 @@
-//! exp, silu, norm, softmax, add: every implementation against f64, and against each other bit for bit.
+//! exp, silu, norms, softmax, add: every implementation against f64, and against each other bit for bit.
 
 mod random;
 
-use gantry_kernels::cpu::{Isa, Pool, add, exp_in_place, rms_norm, silu_mul, softmax};
+use gantry_kernels::cpu::{Isa, Pool, add, exp_in_place, layer_norm, rms_norm, silu_mul, softmax};
 use random::{Rng, assert_same, assert_written, poison};
 
 /// Lengths around the 16 lanes, and the widths of real models.
@@ -107,6 +107,49 @@ fn silu_mul_matches_f64_and_agrees_bit_for_bit() {
             }
         }
     }
+}
+
+#[test]
+fn layer_norm_matches_f64_and_agrees_bit_for_bit() {
+    let mut rng = Rng(15);
+    for n in lengths() {
+        // Rows around 0, far from it (where a variance as a difference of squares would be lost), and constant.
+        for (tokens, shift, size, eps) in
+            [(1, 0.0, 1.0, 1e-5), (3, 1e4, 1.0, 1e-6), (33, -3.0, 1e-12, 1e-12), (2, 7.3, 0.0, 1e-6)]
+        {
+            let x: Vec<f32> = rng.units(tokens * n, size).into_iter().map(|x| x + shift).collect();
+            let (weight, bias) = (rng.units(n, 2.0), rng.units(n, 1.0));
+            let mut truth = poison(tokens * n);
+            layer_norm(Isa::PORTABLE, &Pool::new(1), &x, &weight, &bias, eps, &mut truth);
+            assert_written(&truth);
+            for (x, y) in x.chunks(n).zip(truth.chunks(n)) {
+                let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / n as f64;
+                let variance = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n as f64;
+                let scale = 1.0 / (variance + f64::from(eps)).sqrt();
+                for (((&x, &w), &b), &y) in x.iter().zip(&weight).zip(&bias).zip(y) {
+                    let exact = (f64::from(x) - mean) * scale * f64::from(w) + f64::from(b);
+                    let error = (f64::from(y) - exact).abs();
+                    let largest = (f64::from(x) - mean).abs() * scale * f64::from(w.abs()) + 1.0;
+                    assert!(error <= 4.0 * f64::from(f32::EPSILON) * largest, "{n} {shift}: {y} for {exact}");
+                }
+            }
+            for isa in random::others() {
+                for threads in [1, 3] {
+                    let mut y = poison(tokens * n);
+                    layer_norm(isa, &Pool::new(threads), &x, &weight, &bias, eps, &mut y);
+                    assert_same(&y, &truth, isa.name());
+                }
+            }
+            let mut alone = poison(tokens * n);
+            for (x, y) in x.chunks(n).zip(alone.chunks_mut(n)) {
+                layer_norm(Isa::PORTABLE, &Pool::new(1), x, &weight, &bias, eps, y);
+            }
+            assert_same(&alone, &truth, "a token alone");
+        }
+    }
+    let mut y = poison(3);
+    layer_norm(Isa::PORTABLE, &Pool::new(1), &[1.0, f32::NAN, 2.0], &[1.0; 3], &[0.0; 3], 1e-5, &mut y);
+    assert!(y.iter().all(|y| y.is_nan()), "{y:?}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::pool::Pool;
 use super::scratch;
 
 /// Floats of scores held at once, unless one token needs more: a long context would take tokens × entries.
-const HELD: usize = 1 << 22;
+const HELD: usize = 1 << 21;
 
 /// How a token chooses entries; entry b stands for positions b·ratio .. (b+1)·ratio and is visible to the token
 /// at p where p has reached the last of them: b < (p+1)/ratio.
@@ -95,6 +95,9 @@ pub fn select(
     let (all, mut chosen) = ids.split_at_mut(whole * per_token);
     for (t, ids) in all.chunks_exact_mut(per_token).enumerate() {
         shape.write(0..(first + t + 1) / ratio, first + t, ids);
+    }
+    if whole == tokens {
+        return;
     }
     let row = (end / ratio).next_multiple_of(LANES);
     let at_once = (HELD / row).max(1);
