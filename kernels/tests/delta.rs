@@ -42,9 +42,10 @@ impl Case {
             let last = (tokens - 1) * row + case.alpha.start + (key_heads - 1) * 2 * each + each - 1;
             case.ba[last] = -30.0;
         }
-        // A query and a key without length.
+        // A query without length, and a key so short that eps halves its square or its length.
         case.qkv[..dim].fill(0.0);
-        case.qkv[key_heads * dim..][..dim].fill(1e-12);
+        let length = if shape.l2 == L2Form::Sum { shape.eps.sqrt() } else { shape.eps / 2.0 };
+        case.qkv[key_heads * dim..][..dim].fill(length / (dim as f32).sqrt());
         case
     }
 

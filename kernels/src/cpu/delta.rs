@@ -285,49 +285,75 @@ impl Block<'_> {
     #[inline(always)]
     fn columns<const N: usize, const FULL: bool, S: Simd>(&mut self, s: S, j: usize, n: usize) {
         let Block { tokens, dim, columns, qk, gates, strength, v, y, y_stride, .. } = *self;
+        assert!(j + if FULL { N * LANES } else { n } <= columns && (FULL || N == 1));
         let token_qk = |token: usize| qk[token * 2 * dim..][..2 * dim].split_at(dim);
         let state = &mut self.state[..dim * columns];
-        // SAFETY, of both: N·16 (or n < 16) floats at p, which every call vouches for.
-        let load = |p: *const f32, i: usize| unsafe {
-            if FULL { s.load(p.add(i * LANES)) } else { s.load_part(p, n) }
-        };
-        let store = |p: *mut f32, i: usize, a: S::F| unsafe {
-            if FULL { s.store(p.add(i * LANES), a) } else { s.store_part(p, n, a) }
-        };
-
-        let mut u = [s.splat(0.0); N];
+        // u is replaced as a whole below: an array that changes in the inner loop and lives on after it would not
+        // stay in registers.
+        let zero = [s.splat(0.0); N];
+        let mut sums = zero;
         for (row, &k) in state.chunks_exact(columns).zip(token_qk(0).1) {
-            let (row, k) = (row[j..].as_ptr(), s.splat(k));
-            for (i, u) in u.iter_mut().enumerate() {
-                *u = s.add(*u, s.mul(load(row, i), k));
+            let (row, k) = (&row[j..], s.splat(k));
+            for (i, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: a row has the columns from j.
+                *sum = s.add(*sum, s.mul(unsafe { load::<FULL, S>(s, row.as_ptr(), i, n) }, k));
             }
         }
+        let mut u = sums;
         let scale = s.splat((1.0 / (dim as f64).sqrt()) as f32);
         for token in 0..tokens {
             let gates = &gates.values[token * gates.stride..];
             let (g, beta) = (s.splat(gates[0]), s.splat(gates[strength]));
-            let v = v.values[token * v.stride..][..columns][j..].as_ptr();
-            let d: [S::F; N] = std::array::from_fn(|i| s.mul(beta, s.sub(load(v, i), s.mul(g, u[i]))));
+            let v = &v.values[token * v.stride..][..columns][j..];
+            let mut d = u;
+            for (i, d) in d.iter_mut().enumerate() {
+                // SAFETY: v has the columns from j.
+                let v = unsafe { load::<FULL, S>(s, v.as_ptr(), i, n) };
+                *d = s.mul(beta, s.sub(v, s.mul(g, *d)));
+            }
             let (q, k) = token_qk(token);
             // The last token has no next one: what its own key gives is dropped.
             let next = token_qk((token + 1).min(tokens - 1)).1;
-            let mut sums = [s.splat(0.0); N];
-            u = sums;
+            let (mut sums, mut ahead) = (zero, zero);
             for (row, ((&k, &q), &next)) in state.chunks_exact_mut(columns).zip(k.iter().zip(q).zip(next)) {
                 let row = row[j..].as_mut_ptr();
                 let (k, q, next) = (s.splat(k), s.splat(q), s.splat(next));
                 for i in 0..N {
-                    let value = s.add(s.mul(g, load(row, i)), s.mul(k, d[i]));
-                    store(row, i, value);
+                    // SAFETY: a row has the columns from j.
+                    let value = unsafe {
+                        let value = s.add(s.mul(g, load::<FULL, S>(s, row, i, n)), s.mul(k, d[i]));
+                        store::<FULL, S>(s, row, i, n, value);
+                        value
+                    };
                     sums[i] = s.add(sums[i], s.mul(value, q));
-                    u[i] = s.add(u[i], s.mul(value, next));
+                    ahead[i] = s.add(ahead[i], s.mul(value, next));
                 }
             }
-            // SAFETY: the block's outputs of this token, inside (asserted above) and nobody else's.
-            let y = unsafe { y.at(token * y_stride + j) };
+            u = ahead;
             for (i, sum) in sums.into_iter().enumerate() {
-                store(y, i, s.mul(sum, scale));
+                // SAFETY: the block's outputs of this token, inside (asserted in `run`) and nobody else's.
+                unsafe { store::<FULL, S>(s, y.at(token * y_stride + j), i, n, s.mul(sum, scale)) };
             }
         }
     }
+}
+
+/// Vector i from `p`; not FULL: `n` lanes, the only vector.
+///
+/// # Safety
+/// They are readable.
+#[inline(always)]
+unsafe fn load<const FULL: bool, S: Simd>(s: S, p: *const f32, i: usize, n: usize) -> S::F {
+    // SAFETY: the caller's.
+    unsafe { if FULL { s.load(p.add(i * LANES)) } else { s.load_part(p, n) } }
+}
+
+/// The opposite of [`load`].
+///
+/// # Safety
+/// They are writable.
+#[inline(always)]
+unsafe fn store<const FULL: bool, S: Simd>(s: S, p: *mut f32, i: usize, n: usize, a: S::F) {
+    // SAFETY: the caller's.
+    unsafe { if FULL { s.store(p.add(i * LANES), a) } else { s.store_part(p, n, a) } }
 }
