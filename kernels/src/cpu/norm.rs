@@ -54,7 +54,6 @@ impl Kernel for Norm<'_> {
     }
 }
 
-<<<<<<< HEAD
 /// 1 / √(mean + eps) of `n` values with this sum of squares.
 #[inline(always)]
 pub(super) fn rms_scale(n: usize, squares: f64, eps: f32) -> f32 {
@@ -72,7 +71,21 @@ pub(super) fn scaled<S: Simd>(s: S, x: &[f32], scale: f32, weight: &[f32], out: 
         unsafe {
             let (x, w) = (s.load_part(x.as_ptr(), n), s.load_part(weight.as_ptr(), n));
             s.store_part(out.as_mut_ptr(), n, s.mul(s.mul(x, scale), w));
-=======
+        }
+    }
+}
+
+/// Σx² in the order of [`rms_norm`].
+#[inline(always)]
+pub(super) fn squares<S: Simd>(s: S, x: &[f32]) -> f64 {
+    let mut sum = s.zero_d();
+    for x in x.chunks(LANES) {
+        // SAFETY: a chunk holds its length, at most 16.
+        sum = s.add_square_d(sum, unsafe { s.load_part(x.as_ptr(), x.len()) });
+    }
+    s.sum_d(sum)
+}
+
 /// y\[token\]\[i\] = (x\[token\]\[i\] − mean) / √(var + eps) · weight\[i\] + bias\[i\]; `x` and `y` are `[tokens][n]`,
 /// n the length of `weight` and `bias`, and var = Σ(x − mean)²/n.
 ///
@@ -135,25 +148,10 @@ impl Kernel for LayerNorm<'_> {
                 let normed = s.mul(s.sub(s.load_part(y.as_ptr(), n), delta), scale);
                 s.store_part(y.as_mut_ptr(), n, s.add(s.mul(normed, w), b));
             }
->>>>>>> refs/heads/wt-index
         }
     }
 }
 
-<<<<<<< HEAD
-/// Σx² in the order of [`rms_norm`].
-#[inline(always)]
-pub(super) fn squares<S: Simd>(s: S, x: &[f32]) -> f64 {
-    let mut sum = s.zero_d();
-    for x in x.chunks(LANES) {
-        // SAFETY: a chunk holds its length, at most 16.
-        sum = s.add_square_d(sum, unsafe { s.load_part(x.as_ptr(), x.len()) });
-    }
-    s.sum_d(sum)
-}
-
-=======
->>>>>>> refs/heads/wt-index
 /// Each row of `x` (`[rows][n]`) to softmax(x), in place: e = e^(x − max), x = e · f32(1 / Σe), the sum in f64
 /// in the order of [`rms_norm`]. A row of −∞ alone, or with a NaN, becomes NaN.
 ///

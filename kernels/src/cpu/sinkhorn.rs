@@ -168,19 +168,22 @@ impl Kernel for Read<'_> {
         }
         for (i, y) in self.y.chunks_mut(LANES).enumerate() {
             let n = y.len();
-            let term = |stream: usize| {
-                let x = &self.x[stream * self.len + self.first + i * LANES..][..n];
-                // SAFETY: n values, n <= 16.
-                s.mul(s.splat(self.weights[stream]), unsafe { s.load_part(x.as_ptr(), n) })
-            };
-            let mut sum = term(0);
-            for stream in 1..self.weights.len() {
-                sum = s.add(sum, term(stream));
+            let at = self.first + i * LANES;
+            let mut sum = weighted(s, &self.x[at..][..n], self.weights[0]);
+            for (stream, &weight) in self.weights.iter().enumerate().skip(1) {
+                sum = s.add(sum, weighted(s, &self.x[stream * self.len + at..][..n], weight));
             }
             // SAFETY: a chunk holds n values, n <= 16.
             unsafe { s.store_part(y.as_mut_ptr(), n, sum) };
         }
     }
+}
+
+/// Up to 16 values x · weight.
+#[inline(always)]
+fn weighted<S: Simd>(s: S, x: &[f32], weight: f32) -> S::F {
+    // SAFETY: callers pass at most 16 values.
+    s.mul(s.splat(weight), unsafe { s.load_part(x.as_ptr(), x.len()) })
 }
 
 /// `post` and `comb` of one token.

@@ -273,20 +273,23 @@ impl Kernel for Mix<'_> {
         let scale = s.splat(1.0 / count as f32);
         for (i, y) in self.y.chunks_mut(LANES).enumerate() {
             let n = y.len();
-            let term = |stream: usize| {
-                let at = stream * len + self.first + i * LANES;
-                let (x, gate) = (&self.normed[at..][..n], &self.gates[at..][..n]);
-                // SAFETY: n values each, n <= 16.
-                unsafe { s.mul(s.load_part(x.as_ptr(), n), sigmoid(s, s.load_part(gate.as_ptr(), n))) }
-            };
-            let mut sum = term(0);
-            for stream in 1..count {
-                sum = s.add(sum, term(stream));
+            let at = self.first + i * LANES;
+            let mut sum = gated(s, &self.normed[at..][..n], &self.gates[at..][..n]);
+            for at in (1..count).map(|stream| stream * len + at) {
+                sum = s.add(sum, gated(s, &self.normed[at..][..n], &self.gates[at..][..n]));
             }
             // SAFETY: a chunk holds n values, n <= 16.
             unsafe { s.store_part(y.as_mut_ptr(), n, s.mul(sum, scale)) };
         }
     }
+}
+
+/// Up to 16 values x · σ(gate). A closure would not become code of the instruction set unless it is inlined.
+#[inline(always)]
+fn gated<S: Simd>(s: S, x: &[f32], gates: &[f32]) -> S::F {
+    let n = x.len().min(gates.len());
+    // SAFETY: n values each, n <= 16.
+    unsafe { s.mul(s.load_part(x.as_ptr(), n), sigmoid(s, s.load_part(gates.as_ptr(), n))) }
 }
 
 /// Call `f(row, range)` so that the ranges cover each of `rows` rows of `len` values once, about `chunk` values to

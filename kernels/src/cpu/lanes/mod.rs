@@ -105,6 +105,10 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// `n` × f32 readable at `p`, n ≤ 16.
     #[inline(always)]
     unsafe fn load_part(self, p: *const f32, n: usize) -> Self::F {
+        if n == LANES {
+            // SAFETY: the caller's.
+            return unsafe { self.load(p) };
+        }
         let mut lanes = [0f32; LANES];
         // SAFETY: the caller's; `lanes` holds 16.
         unsafe {
@@ -117,6 +121,10 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// `n` × f32 writable at `p`, n ≤ 16.
     #[inline(always)]
     unsafe fn store_part(self, p: *mut f32, n: usize, a: Self::F) {
+        if n == LANES {
+            // SAFETY: the caller's.
+            return unsafe { self.store(p, a) };
+        }
         let mut lanes = [0f32; LANES];
         // SAFETY: the caller's; `lanes` holds 16.
         unsafe {
