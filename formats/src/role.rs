@@ -79,7 +79,7 @@ fn kind(base: &str) -> Kind {
         Kind::HyperConnection
     } else if base.ends_with("_exps") {
         Kind::Experts
-    } else if base.ends_with("token_embd") {
+    } else if base.ends_with("token_embd") || base == "nextn.embed_tokens" {
         Kind::Embedding
     } else {
         Kind::Matrix
@@ -116,6 +116,7 @@ mod tests {
         assert_eq!(role("blk.3.hc_ffn_down_inject.weight", 2).2, Kind::HyperConnection);
         assert_eq!(role("output_hc_fn.weight", 2).2, Kind::Exact);
         assert_eq!(role("per_layer_token_embd.weight", 2).2, Kind::Embedding);
+        assert_eq!(role("blk.48.nextn.embed_tokens.weight", 2).2, Kind::Embedding);
         assert_eq!(role("blk.2.ssm_out.weight", 2).2, Kind::Matrix);
     }
 }

@@ -18,6 +18,8 @@ mod qwen3next;
 mod qwen4exp;
 mod resolve;
 mod rule;
+#[cfg(test)]
+mod samples;
 mod subject;
 #[cfg(test)]
 mod tests;
