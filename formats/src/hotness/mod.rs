@@ -1,14 +1,22 @@
 //! Hotness: how many tokens the routers of a model gave to each expert of each layer.
 //!
-//! Measured by running a model over text.
+//! Measured by running a model over text, and read from what measures it: Gantry's own JSON (`docs/HOTNESS.md`),
+//! the `counts` of an importance matrix ([`Format::Imatrix`]), or SGLang's CSV, one file per rank, which are summed.
+//! [`Reading::fit`] compares a reading with a model before anything is placed by it.
 
+mod csv;
 mod error;
+mod fit;
+mod imatrix;
 mod json;
 mod model;
+mod read;
 
 pub use error::{HotnessError, HotnessFault};
+pub use fit::ENOUGH;
 pub use json::{SCHEMA, VERSION};
 pub use model::RoutedModel;
+pub use read::{Format, MAX_TEXT, Reading, is_text, read};
 
 /// Most layers of a model that are taken.
 pub const MAX_LAYERS: u32 = 4096;
