@@ -18,9 +18,9 @@ const MAX_ROUTER: u64 = 1 << 28;
 /// The experts of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoutedModel {
-    /// Hex of `derive("gantry 1 routers", …)` over the tensors that route: `ffn_gate_inp`, `exp_probs_b`,
-    /// `ffn_gate_tid2eid`, of all layers, by name; of each `u64 length ‖ name ‖ u64 number of dims ‖ u64 dims ‖ BLAKE3
-    /// of its bytes in the source`.
+    /// Hex of `derive("gantry 1 routers", …)` over `u64 length ‖ architecture` and the tensors that route:
+    /// `ffn_gate_inp`, `exp_probs_b`, `ffn_gate_tid2eid`, of all layers, by name; of each `u64 length ‖ name ‖ u64 number
+    /// of dims ‖ u64 dims ‖ BLAKE3 of its bytes in the source`.
     ///
     /// Routers decide what the counts are, and nothing else is taken in: cards, targets, layouts, recipes, shards and
     /// metadata may change, and quantizers leave routers alone, so that counts of one precision serve another.
@@ -138,7 +138,7 @@ impl Facts {
             return Err(HotnessFault::Malformed { what });
         };
         Ok(RoutedModel {
-            fingerprint: self.fingerprint(),
+            fingerprint: self.fingerprint(&hparams.architecture),
             layers,
             experts,
             used: u32::try_from(hparams.experts_used).unwrap_or(u32::MAX).min(experts),
@@ -146,11 +146,15 @@ impl Facts {
         })
     }
 
-    fn fingerprint(&self) -> Option<String> {
+    fn fingerprint(&self, architecture: &str) -> Option<String> {
         let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
+        let text = |hasher: &mut blake3::Hasher, text: &str| {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        };
+        text(&mut hasher, architecture);
         for (name, (dims, digest)) in &self.routers {
-            hasher.update(&(name.len() as u64).to_le_bytes());
-            hasher.update(name.as_bytes());
+            text(&mut hasher, name);
             hasher.update(&(dims.len() as u64).to_le_bytes());
             dims.iter().for_each(|d| {
                 hasher.update(&d.to_le_bytes());
