@@ -4,6 +4,7 @@ use gantry_formats::arch::HparamsError;
 use gantry_formats::container::ContainerError;
 use gantry_formats::exit::{Exit, ExitCode};
 use gantry_formats::gguf::GgufError;
+use gantry_formats::hotness::HotnessError;
 use gantry_formats::layout::LayoutError;
 use std::fmt;
 
@@ -46,6 +47,9 @@ fn exit_of_link(link: &(dyn std::error::Error + 'static)) -> Option<Exit> {
         return Some(e.exit());
     }
     if let Some(e) = link.downcast_ref::<GgufError>() {
+        return Some(e.exit());
+    }
+    if let Some(e) = link.downcast_ref::<HotnessError>() {
         return Some(e.exit());
     }
     if let Some(e) = link.downcast_ref::<HparamsError>() {

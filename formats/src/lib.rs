@@ -10,6 +10,7 @@ pub mod container;
 pub mod exit;
 pub mod gguf;
 pub mod hash;
+pub mod hotness;
 pub mod layout;
 pub mod role;
 pub mod rotation;

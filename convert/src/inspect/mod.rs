@@ -5,6 +5,7 @@ mod items;
 mod layout;
 mod memory;
 mod metadata;
+mod routing;
 mod summary;
 mod tensor;
 mod tensors;
@@ -21,18 +22,23 @@ use std::path::PathBuf;
 
 /// Show what a container or a GGUF holds
 ///
-/// Without options a summary: model, files, totals per type, role, layer and card, memory per card.
+/// Without options a summary: model, files, totals per type, role, layer and card, memory per card. Of a file of token
+/// counts, how evenly experts are used.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  gantry inspect model.gantry\n  gantry inspect model.gguf --tensors --filter 'blk.0.*' --sort bytes\n  gantry inspect model.gantry --tensor blk.0.ffn_down.weight\n  gantry inspect model.gantry --metadata --json\n  gantry inspect --layout i8.frag.nv_a32\n  gantry inspect model.gantry --tensor output.weight --hex --bytes 64"
+    after_help = "Examples:\n  gantry inspect model.gantry\n  gantry inspect model.gguf --tensors --filter 'blk.0.*' --sort bytes\n  gantry inspect model.gantry --tensor blk.0.ffn_down.weight\n  gantry inspect model.gantry --metadata --json\n  gantry inspect --layout i8.frag.nv_a32\n  gantry inspect model.gantry --tensor output.weight --hex --bytes 64\n  gantry inspect model.gantry --routing model.imatrix.gguf"
 )]
 pub(crate) struct InspectArgs {
-    /// A container (its index file) or a GGUF (any shard of a set)
-    #[arg(required_unless_present = "layout")]
+    /// A container (its index file) or a GGUF (any shard of a set), or a file of token counts
+    #[arg(required_unless_present_any = ["layout", "routing"])]
     file: Option<PathBuf>,
     /// Draw a layout: which source element sits at which byte
     #[arg(long, value_name = "NAME", group = "view", conflicts_with = "file")]
     layout: Option<String>,
+    /// How evenly tokens are spread over experts, from measured counts: JSON of Gantry, an importance matrix (GGUF), or
+    /// SGLang's CSV; several files are summed
+    #[arg(long, value_name = "FILE", num_args = 1.., group = "view")]
+    routing: Vec<PathBuf>,
     /// List the tensors as they are stored
     #[arg(long, group = "view")]
     tensors: bool,
@@ -124,9 +130,24 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
             Ok(output::text(&layout::text(layout))?)
         };
     }
-    let Some(file) = &args.file else { return Err(Refusal::new(Exit::Usage, "no file given")) };
+    let Some(file) = &args.file else {
+        return match args.routing.is_empty() {
+            true => Err(Refusal::new(Exit::Usage, "no file given")),
+            false => show_routing(&routing::of(&args.routing, None)?, args.json),
+        };
+    };
+    let plain = !args.tensors && !args.metadata && args.tensor.is_none() && args.routing.is_empty();
+    if plain && let Some(routing) = routing::of_text(file)? {
+        return show_routing(&routing, args.json);
+    }
     // The program ends after this: freeing tens of thousands of names would take as long as half of the reading.
     let opened = ManuallyDrop::new(Opened::open(file)?);
+    if !args.routing.is_empty() {
+        return show_routing(&routing::of(&args.routing, Some((&opened, file)))?, args.json);
+    }
+    if plain && let Some(routing) = routing::of_imatrix(&opened, file) {
+        return show_routing(&routing, args.json);
+    }
     let headers = opened.headers();
     let Some(&header) = headers.first() else {
         return Err(Refusal::new(Exit::Input, "no metadata: the container was made of no file"));
@@ -168,6 +189,10 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     let memory = memory::estimate(&opened, header, args.context, args.kv);
     let summary = summary::of(&opened, &headers, &items, memory, file);
     if args.json { output::json("inspect", &summary) } else { Ok(output::text(&summary.text())?) }
+}
+
+fn show_routing(routing: &routing::Routing, json: bool) -> anyhow::Result<()> {
+    if json { output::json("inspect routing", routing) } else { Ok(output::text(&routing.text())?) }
 }
 
 pub(crate) use metadata::short as short_value;
