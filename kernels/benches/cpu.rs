@@ -184,7 +184,7 @@ impl Stack {
             rms_norm(isa, pool, x, norm, 1e-5, h);
             q8.quantize(isa, pool, h, WIDTH);
             gemm(isa, pool, &w_gate_up.view(), Activations::Q8(q8), gate_up);
-            silu_mul(isa, pool, gate_up, 1536, act);
+            silu_mul(isa, pool, gate_up, 1536, None, act);
             q8.quantize(isa, pool, act, 1536);
             gemm(isa, pool, &w_down.view(), Activations::Q8(q8), out);
             add(isa, x, out);

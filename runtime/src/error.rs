@@ -2,7 +2,7 @@
 
 use crate::load::Damage;
 use crate::memory::Shortage;
-use gantry_formats::arch::HparamsError;
+use gantry_formats::arch::{ArchError, HparamsError};
 use gantry_formats::container::ContainerError;
 use gantry_formats::exit::{Exit, ExitCode};
 
@@ -15,6 +15,9 @@ pub enum RuntimeError {
     /// A hyperparameter is missing or cannot be.
     #[error(transparent)]
     Hparams(#[from] HparamsError),
+    /// The architecture is unknown, or its table is newer than this program's.
+    #[error(transparent)]
+    Arch(#[from] ArchError),
     /// Weights are not the bytes that were written. Nothing was computed with them.
     #[error("{0}")]
     Damage(Box<Damage>),
@@ -80,6 +83,7 @@ impl ExitCode for RuntimeError {
         match self {
             Self::Container(e) => e.exit(),
             Self::Hparams(e) => e.exit(),
+            Self::Arch(e) => e.exit(),
             Self::Tensor { .. } => Exit::Input,
             Self::Damage(damage) => damage.exit(),
             Self::Incompatible(_) | Self::Isa(_) => Exit::Incompatible,

@@ -36,6 +36,6 @@ pub use error::{Result, RuntimeError};
 pub use gantry_formats::container::Container;
 pub use load::{LoadMode, LoadReport, Verify};
 pub use model::{Model, ModelOptions};
-pub use session::Session;
+pub use session::{MAX_TOGETHER, Session, Together};
 #[cfg(feature = "text")]
 pub use vocabulary::vocab;

@@ -1,31 +1,40 @@
 //! A session: one sequence of tokens and what the model remembers of it.
 
-use crate::backend::{State, Wanted};
+use crate::backend::{Part, Sequence, Wanted, Workspace};
 use crate::{Model, Result, RuntimeError};
+
+/// Sessions that [`Together`] takes in one step.
+pub const MAX_TOGETHER: usize = 32;
 
 /// One sequence on its way through a model.
 ///
-/// Logits have the same bits however the tokens are cut into batches and however many threads work on them.
+/// Logits have the same bits however the tokens are cut into batches, whatever other sequences are computed with
+/// them, and however many threads work on them.
 pub struct Session {
     model: Model,
-    state: Box<dyn State>,
-    position: usize,
+    sequence: Box<dyn Sequence>,
+    workspace: Box<dyn Workspace>,
+    /// Of the last token.
+    logits: Vec<f32>,
+    /// Whether the block that drafts keeps up.
+    drafting: bool,
 }
 
 impl Session {
     pub(crate) fn new(model: &Model) -> Result<Self> {
-        let state = model.executable().start(model.settings())?;
-        Ok(Self { model: model.clone(), state, position: 0 })
+        let sequence = model.executable().sequence(model.settings())?;
+        let workspace = model.executable().workspace();
+        Ok(Self { model: model.clone(), sequence, workspace, logits: Vec::new(), drafting: false })
     }
 
     /// Tokens so far.
     pub fn position(&self) -> usize {
-        self.position
+        self.sequence.position()
     }
 
     /// Positions that are left.
     pub fn left(&self) -> usize {
-        self.model.context() - self.position
+        self.model.context() - self.position()
     }
 
     /// Takes `tokens` in batches and leaves the logits of the last one. No tokens: nothing changes.
@@ -34,7 +43,7 @@ impl Session {
     /// [`RuntimeError::ContextFull`] and [`RuntimeError::Token`], both before anything is computed.
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32]> {
         self.advance(tokens, Wanted::Last, &mut |_| ())?;
-        Ok(self.state.logits())
+        Ok(&self.logits)
     }
 
     /// Takes one token and gives the logits of what may follow.
@@ -56,13 +65,33 @@ impl Session {
 
     /// The logits of the last token; empty before there is one.
     pub fn logits(&self) -> &[f32] {
-        self.state.logits()
+        &self.logits
     }
 
-    /// Forgets everything from `position` on, so that a sequence that begins the same can go on from there.
-    /// A position beyond the end changes nothing. Logits stay those of the last token that was taken.
-    pub fn rewind(&mut self, position: usize) {
-        self.position = self.position.min(position);
+    /// Forgets what came after `position`, so that a sequence that begins the same can go on from there, and gives
+    /// the position that it is at then: 0 where the model's state cannot be taken back that far. A position beyond the
+    /// end changes nothing. Logits stay those of the last token that was taken.
+    pub fn rewind(&mut self, position: usize) -> usize {
+        self.sequence.rewind(position)
+    }
+
+    /// All that the model keeps of this sequence, for [`restore`](Self::restore).
+    pub fn save(&self) -> Vec<u8> {
+        let mut saved = Vec::new();
+        self.sequence.save(&mut saved);
+        saved
+    }
+
+    /// Goes on where a session of the same model with the same options was saved. There are no logits before the
+    /// next token.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Setting`] where it was saved by another model or with other options, or is damaged; nothing
+    /// changes then.
+    pub fn restore(&mut self, saved: &[u8]) -> Result<()> {
+        self.sequence.restore(saved)?;
+        self.logits.clear();
+        Ok(())
     }
 
     /// The model.
@@ -70,26 +99,100 @@ impl Session {
         &self.model
     }
 
-    fn advance(&mut self, tokens: &[u32], wanted: Wanted, sink: &mut dyn FnMut(&[f32])) -> Result<()> {
+    /// Lets the block that drafts take in all tokens from now on.
+    pub(crate) fn start_drafting(&mut self) {
+        self.drafting = true;
+    }
+
+    pub(crate) fn parts(&mut self) -> (&mut dyn Sequence, &mut dyn Workspace) {
+        (&mut *self.sequence, &mut *self.workspace)
+    }
+
+    /// Refuses tokens that the context has no room for or the vocabulary does not have.
+    pub(crate) fn check(&self, tokens: &[u32]) -> Result<()> {
         if tokens.len() > self.left() {
-            let (used, context) = (self.position, self.model.context());
+            let (used, context) = (self.position(), self.model.context());
             return Err(RuntimeError::ContextFull { used, wanted: tokens.len(), context });
         }
-        self.model.check_tokens(tokens)?;
+        self.model.check_tokens(tokens)
+    }
+
+    fn advance(&mut self, tokens: &[u32], wanted: Wanted, sink: &mut dyn FnMut(&[f32])) -> Result<()> {
+        self.check(tokens)?;
+        let (vocab, drafting) = (self.model.vocab(), self.drafting);
         let mut rest = tokens;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(rest.len().min(self.model.settings().batch));
             let wanted = if wanted == Wanted::Last && !later.is_empty() { Wanted::None } else { wanted };
-            self.state.run(now, self.position, wanted, sink)?;
-            self.position += now.len();
+            let logits = &mut self.logits;
+            let part = Part { sequence: &mut *self.sequence, tokens: now, wanted };
+            self.workspace.run(&mut [part], drafting, &mut |_, rows| {
+                keep_last(logits, rows, vocab);
+                sink(rows);
+            })?;
             rest = later;
         }
         Ok(())
     }
 }
 
+fn keep_last(logits: &mut Vec<f32>, rows: &[f32], vocab: usize) {
+    logits.clear();
+    logits.extend_from_slice(&rows[rows.len() - vocab..]);
+}
+
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Session").field("model", &self.model).field("position", &self.position).finish()
+        f.debug_struct("Session").field("model", &self.model).field("position", &self.position()).finish()
+    }
+}
+
+/// Several sessions of one model that go on in one step: its weights are read once for all of them.
+pub struct Together {
+    model: Model,
+    workspace: Box<dyn Workspace>,
+}
+
+impl Together {
+    pub(crate) fn new(model: &Model) -> Self {
+        Self { model: model.clone(), workspace: model.executable().workspace() }
+    }
+
+    /// Takes each session its tokens, however many, and leaves it the logits of its last one. What a session gets is
+    /// bitwise what it gets alone.
+    ///
+    /// # Errors
+    /// As [`Session::prefill`], and [`RuntimeError::Setting`] for more than [`MAX_TOGETHER`] sessions or one of
+    /// another model; all before anything is computed.
+    pub fn step(&mut self, parts: &mut [(&mut Session, &[u32])]) -> Result<()> {
+        if parts.len() > MAX_TOGETHER {
+            let found = parts.len();
+            return Err(RuntimeError::Setting(format!(
+                "{found} sessions in one step, at most {MAX_TOGETHER} go together"
+            )));
+        }
+        for (session, tokens) in parts.iter() {
+            if !session.model.is(&self.model) {
+                return Err(RuntimeError::Setting("a session of another model in a step".into()));
+            }
+            session.check(tokens)?;
+        }
+        let (batch, vocab) = (self.model.settings().batch, self.model.vocab());
+        while parts.iter().any(|(_, tokens)| !tokens.is_empty()) {
+            let mut room = batch.max(parts.len());
+            let mut waiting = parts.iter().filter(|(_, tokens)| !tokens.is_empty()).count();
+            let (mut now, mut logits) = (Vec::new(), Vec::new());
+            for (session, tokens) in parts.iter_mut().filter(|(_, tokens)| !tokens.is_empty()) {
+                // An equal share of what room is left; short ones leave theirs to those that follow.
+                let (first, rest) = tokens.split_at(tokens.len().min(room / waiting));
+                (room, waiting) = (room - first.len(), waiting - 1);
+                let wanted = if rest.is_empty() { Wanted::Last } else { Wanted::None };
+                *tokens = rest;
+                now.push(Part { sequence: &mut *session.sequence, tokens: first, wanted });
+                logits.push(&mut session.logits);
+            }
+            self.workspace.run(&mut now, false, &mut |part, rows| keep_last(logits[part], rows, vocab))?;
+        }
+        Ok(())
     }
 }

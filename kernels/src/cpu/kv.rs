@@ -171,6 +171,54 @@ impl KvCache {
         &keys[(range.start - self.first) * len..(range.end - self.first) * len]
     }
 
+    /// Appends the planes' rows of the positions that are there below `end` to `out`, little-endian, and gives the
+    /// first of them.
+    ///
+    /// # Panics
+    /// Where `end` exceeds the capacity.
+    pub fn save(&self, end: usize, out: &mut Vec<u8>) -> usize {
+        let first = self.first.min(end);
+        let KvShape { heads, key_len, value_len, .. } = self.shape;
+        let planes = [Some((&self.keys, key_len)), self.values.as_ref().map(|v| (v, value_len))];
+        for (plane, len) in planes.into_iter().flatten() {
+            for head in 0..heads {
+                let slot = head * self.slots;
+                plane.save(slot * len..(slot + end - first) * len, out);
+            }
+        }
+        first
+    }
+
+    /// Takes what [`save`](Self::save) wrote for the positions `range`; `false`, and nothing changes, where `saved`
+    /// is not as long as that takes or the positions have no room.
+    pub fn restore(&mut self, range: Range<usize>, saved: &[u8]) -> bool {
+        let KvShape { heads, key_len, value_len, shared } = self.shape;
+        let n = range.len();
+        let element = match self.keys {
+            KvPlane::F32(_) => 4,
+            KvPlane::F16(_) => 2,
+        };
+        let row = heads * (key_len + if shared { 0 } else { value_len }) * element;
+        let room =
+            n <= self.slots && range.end <= self.capacity && (self.window.is_some() || range.start == 0);
+        if !room || n.checked_mul(row) != Some(saved.len()) {
+            return false;
+        }
+        if self.window.is_some() {
+            (self.first, self.end) = (range.start, range.end);
+        }
+        let mut rest = saved;
+        let planes = [Some((&mut self.keys, key_len)), self.values.as_mut().map(|v| (v, value_len))];
+        for (plane, len) in planes.into_iter().flatten() {
+            for head in 0..heads {
+                let (own, later) = rest.split_at(n * len * element);
+                plane.restore(head * self.slots * len, own);
+                rest = later;
+            }
+        }
+        true
+    }
+
     /// # Panics
     /// Where one of the positions is not there.
     pub(super) fn assert_there(&self, range: &Range<usize>) {
@@ -223,6 +271,26 @@ fn slots(capacity: usize, window: Option<Window>) -> usize {
 }
 
 impl KvPlane {
+    fn save(&self, range: Range<usize>, out: &mut Vec<u8>) {
+        match self {
+            KvPlane::F32(plane) => out.extend(plane[range].iter().flat_map(|v| v.to_le_bytes())),
+            KvPlane::F16(plane) => out.extend(plane[range].iter().flat_map(|v| v.to_le_bytes())),
+        }
+    }
+
+    fn restore(&mut self, at: usize, saved: &[u8]) {
+        match self {
+            KvPlane::F32(plane) => {
+                let values = saved.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
+                plane[at..].iter_mut().zip(values).for_each(|(to, from)| *to = from);
+            }
+            KvPlane::F16(plane) => {
+                let values = saved.as_chunks::<2>().0.iter().map(|b| f16::from_le_bytes(*b));
+                plane[at..].iter_mut().zip(values).for_each(|(to, from)| *to = from);
+            }
+        }
+    }
+
     fn copy_within(&mut self, from: Range<usize>, to: usize) {
         match self {
             KvPlane::F32(plane) => plane.copy_within(from, to),

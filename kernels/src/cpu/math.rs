@@ -123,21 +123,23 @@ impl Kernel for Exp<'_> {
 }
 
 /// out\[token\]\[i\] = silu(g\[i\]) · u\[i\], where `gate_up` is `[tokens][2·n]`: n of g, then n of u, as a product
-/// with stacked gate and up matrices gives them; `out` is `[tokens][n]`. silu(x) = x / (1 + e^-x).
+/// with stacked gate and up matrices gives them; `out` is `[tokens][n]`. silu(x) = x / (1 + e^-x). With a `limit`
+/// g is at most that, and u lies within ± that, before the product (deepseek4's `swiglu_clamp_exp`).
 ///
 /// # Panics
 /// Where `n` is 0 or the lengths do not agree.
-pub fn silu_mul(isa: Isa, pool: &Pool, gate_up: &[f32], n: usize, out: &mut [f32]) {
+pub fn silu_mul(isa: Isa, pool: &Pool, gate_up: &[f32], n: usize, limit: Option<f32>, out: &mut [f32]) {
     assert!(n > 0 && gate_up.len() == 2 * out.len(), "{} of gate and up for {}", gate_up.len(), out.len());
     pool.for_rows(out, n, FORK.div_ceil(n), |token, out| {
         let (gate, up) = gate_up[token * 2 * n..][..2 * n].split_at(n);
-        isa.run(SiluMul { gate, up, out });
+        isa.run(SiluMul { gate, up, limit, out });
     });
 }
 
 struct SiluMul<'a> {
     gate: &'a [f32],
     up: &'a [f32],
+    limit: Option<f32>,
     out: &'a mut [f32],
 }
 
@@ -146,11 +148,17 @@ impl Kernel for SiluMul<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let inputs = self.gate.chunks(LANES).zip(self.up.chunks(LANES));
+        let bounds = self.limit.map(|l| (s.splat(-l), s.splat(l)));
         for ((gate, up), out) in inputs.zip(self.out.chunks_mut(LANES)) {
             let n = gate.len().min(up.len()).min(out.len());
             // SAFETY: each chunk holds n values, n <= 16.
             unsafe {
-                let (g, u) = (s.load_part(gate.as_ptr(), n), s.load_part(up.as_ptr(), n));
+                let (mut g, mut u) = (s.load_part(gate.as_ptr(), n), s.load_part(up.as_ptr(), n));
+                if let Some((low, high)) = bounds {
+                    // The order of the operands keeps a NaN.
+                    g = s.min(high, g);
+                    u = s.max(low, s.min(high, u));
+                }
                 s.store_part(out.as_mut_ptr(), n, s.mul(silu(s, g), u));
             }
         }

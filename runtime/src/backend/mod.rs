@@ -5,10 +5,11 @@
 
 pub mod cpu;
 
-use crate::load::Arena;
+use crate::load::Weights;
 use crate::model::program::{Program, StepKind};
 use crate::{Result, RuntimeError};
 use gantry_formats::layout::Layout;
+use std::any::Any;
 use std::sync::Arc;
 
 /// How keys and values are kept.
@@ -24,12 +25,14 @@ pub enum KvType {
 /// What a session may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Positions in the cache.
+    /// Positions of a sequence.
     pub context: usize,
     /// Most tokens in one run.
     pub batch: usize,
     /// How keys and values are kept.
     pub kv: KvType,
+    /// Tokens that a sequence can take back, whatever its model keeps of it.
+    pub window: usize,
 }
 
 /// Which tokens of a run get logits.
@@ -57,35 +60,79 @@ pub trait Backend: Send + Sync {
     }
     /// Whether there is a kernel.
     fn takes(&self, step: StepKind, layout: Layout) -> bool;
-    /// Refuses what no single layout tells: shapes that its kernels do not take.
-    fn check(&self, program: &Program) -> Result<()>;
-    /// Bytes of the cache per position.
-    fn cache_bytes(&self, program: &Program, kv: KvType) -> u64;
+    /// Bytes of what a sequence keeps: those that each position takes, and those it takes whatever its length.
+    fn kept_bytes(&self, program: &Program, settings: &Settings) -> KeptBytes;
     /// Bytes of working memory of a session.
     fn scratch_bytes(&self, program: &Program, settings: &Settings) -> u64;
     /// Joins program and weights.
-    fn prepare(&self, program: Program, arenas: Vec<Arena>) -> Result<Box<dyn Executable>>;
+    fn prepare(&self, program: Program, weights: Weights, record: bool) -> Result<Box<dyn Executable>>;
+}
+
+/// What a sequence keeps, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptBytes {
+    /// For each position of the context.
+    pub position: u64,
+    /// Beside that.
+    pub fixed: u64,
 }
 
 /// A program with its weights.
 pub trait Executable: Send + Sync {
-    /// A new state: an empty cache and working memory.
-    fn start(&self, settings: &Settings) -> Result<Box<dyn State>>;
+    /// A new, empty sequence.
+    fn sequence(&self, settings: &Settings) -> Result<Box<dyn Sequence>>;
+    /// New working memory: one run at a time uses it.
+    fn workspace(&self) -> Box<dyn Workspace>;
+    /// How often each expert of each layer was used since the model was loaded, `[layer][expert]`, where that is
+    /// recorded.
+    fn routed(&self) -> Option<Vec<Vec<u64>>>;
 }
 
-/// One session's state on a device.
-pub trait State: Send {
-    /// Runs `tokens`, the first at position `start`; everything before it is in the cache. `sink` gets rows of
-    /// logits in order, several at a time.
+/// What a device keeps of one sequence of tokens.
+pub trait Sequence: Any + Send {
+    /// Tokens so far.
+    fn position(&self) -> usize;
+    /// Forgets what came after `position`, or all of it where that cannot be taken back alone. Gives the position
+    /// that it is at now.
+    fn rewind(&mut self, position: usize) -> usize;
+    /// Appends all that it keeps to `out`.
+    fn save(&self, out: &mut Vec<u8>);
+    /// Takes what [`save`](Self::save) wrote; nothing changes where that is not possible.
+    fn restore(&mut self, saved: &[u8]) -> Result<()>;
+}
+
+/// What one sequence has to do in a run.
+pub struct Part<'a> {
+    /// The sequence.
+    pub sequence: &'a mut dyn Sequence,
+    /// The tokens that follow.
+    pub tokens: &'a [u32],
+    /// Which of them get logits.
+    pub wanted: Wanted,
+}
+
+/// Working memory that runs programs.
+pub trait Workspace: Send {
+    /// Takes the tokens of every part to its sequence, all in one batch. `sink` gets the number of a part and rows
+    /// of its logits, in order, several at a time. With `drafting` the block that drafts keeps up.
     fn run(
         &mut self,
-        tokens: &[u32],
-        start: usize,
-        wanted: Wanted,
-        sink: &mut dyn FnMut(&[f32]),
+        parts: &mut [Part<'_>],
+        drafting: bool,
+        sink: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<()>;
-    /// The last row of logits that was computed; empty before there is one.
-    fn logits(&self) -> &[f32];
+    /// Logits of what may follow `token`, which follows the sequence: by the block that drafts, from the trunk's
+    /// streams of the last token for the first of a draft (`step` 0), else from its own of the step before.
+    fn draft(
+        &mut self,
+        sequence: &mut dyn Sequence,
+        token: u32,
+        step: usize,
+        logits: &mut [f32],
+    ) -> Result<()>;
+    /// Forgets what came after the first `kept` tokens of the last run, of which the sequence was the only part, and
+    /// lets the block that drafts catch up with those.
+    fn accept(&mut self, sequence: &mut dyn Sequence, tokens: &[u32], kept: usize) -> Result<()>;
 }
 
 /// A device to run models on. Cloning it copies a pointer.

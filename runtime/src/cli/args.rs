@@ -317,6 +317,8 @@ impl Load {
                 Kv::F16 => KvType::F16,
             },
             memory_limit: self.memory_limit,
+            window: 0,
+            record_routing: false,
             progress: Some(super::waiting::progress()),
         }
     }

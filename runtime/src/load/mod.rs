@@ -10,11 +10,13 @@ mod damage;
 mod pieces;
 mod progress;
 mod verify;
+mod weights;
 
 pub use arena::Arena;
 pub use damage::Damage;
 pub use progress::{Progress, size_text};
 pub use verify::Verify;
+pub use weights::Weights;
 
 use crate::{Container, Result, RuntimeError};
 use damage::Place;
@@ -23,6 +25,7 @@ use gantry_formats::source::ReadAt;
 use pieces::Piece;
 use progress::Counter;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -50,6 +53,17 @@ pub struct LoadOptions {
     pub threads: usize,
     /// Who is told how far it is.
     pub progress: Option<Progress>,
+    /// What stays in its file, to be read by row: verified on the way, not kept.
+    pub left: Vec<Left>,
+}
+
+/// Bytes of a segment that stay in their file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// The card whose segment it is.
+    pub card: usize,
+    /// Inside the segment.
+    pub range: Range<u64>,
 }
 
 /// What loading did.
@@ -98,7 +112,7 @@ impl std::fmt::Display for LoadReport {
 /// # Errors
 /// A card's file that is missing or cannot be read, [`RuntimeError::Damage`] where bytes are not those that were
 /// written, [`RuntimeError::Allocation`].
-pub fn load(container: &Container, options: &LoadOptions) -> Result<(Vec<Arena>, LoadReport)> {
+pub fn load(container: &Container, options: &LoadOptions) -> Result<(Weights, LoadReport)> {
     let start = Instant::now();
     let cards = container.header().cards.len();
     for card in 0..cards {
@@ -122,7 +136,9 @@ pub fn load(container: &Container, options: &LoadOptions) -> Result<(Vec<Arena>,
     if let Some(damage) = Damage::new(found) {
         return Err(RuntimeError::Damage(Box::new(damage)));
     }
-    Ok((arenas, LoadReport { bytes, time: start.elapsed(), mode: options.mode, verified: options.verify }))
+    let files = weights::files(container, options)?;
+    let report = LoadReport { bytes, time: start.elapsed(), mode: options.mode, verified: options.verify };
+    Ok((Weights::new(arenas, files), report))
 }
 
 fn read(
@@ -144,7 +160,22 @@ fn read(
         rest = tail;
     }
     let full = options.verify == Verify::Full;
+    let stays = |piece: &Piece| {
+        let within = |l: &&Left| l.range.start <= piece.range.start && piece.range.end <= l.range.end;
+        options.left.iter().filter(|l| l.card == card).any(|l| within(&l))
+    };
     each(work, options.threads, found, |(piece, bytes): (Piece, &mut [u8]), found| {
+        if stays(&piece) {
+            // Its pages are never touched, so they take no memory.
+            if full {
+                let mut passing = vec![0; bytes.len()];
+                let read = source.file.read_exact_at(source.offset + piece.range.start, &mut passing);
+                read.map_err(|e| shortened(container, e))?;
+                verify::piece(container, card, &piece, &passing, found);
+            }
+            counter.add(bytes.len() as u64);
+            return Ok(());
+        }
         let read = source.file.read_exact_at(source.offset + piece.range.start, bytes);
         read.map_err(|e| shortened(container, e))?;
         if full {

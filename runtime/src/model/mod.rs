@@ -1,20 +1,20 @@
 //! A model: a container's weights on a device with the program that runs them.
 
 mod builder;
-mod llama;
-mod moe;
+mod graph;
 pub mod program;
 #[cfg(test)]
 mod tests;
 mod weights;
 
-use crate::backend::{Executable, KvType, Settings};
-use crate::load::{LoadMode, LoadOptions, LoadReport, Progress, Verify};
+use crate::backend::{Executable, KeptBytes, KvType, Settings};
+use crate::load::{Left, LoadMode, LoadOptions, LoadReport, Progress, Verify};
 use crate::memory::{self, Need};
-use crate::{Container, Device, Result, RuntimeError, Session};
+use crate::{Container, Device, Result, RuntimeError, Session, Together};
 use gantry_formats::arch::{self, Architecture, Hparams, HparamsError};
+use gantry_formats::container::Model as Packed;
 use gantry_formats::gguf::Header;
-use program::Program;
+use program::{Matrix, Program, StepKind};
 use std::sync::Arc;
 
 /// Context that is used where neither the caller nor the model asks for less.
@@ -39,6 +39,11 @@ pub struct ModelOptions {
     pub kv: KvType,
     /// Most bytes that may be used, where less than the machine has.
     pub memory_limit: Option<u64>,
+    /// Tokens that a session can take back whatever the model keeps of them: as many as are verified at once when
+    /// tokens are drafted.
+    pub window: usize,
+    /// Whether the use of experts is counted, see [`Model::routed`].
+    pub record_routing: bool,
     /// Who is told how far loading is.
     pub progress: Option<Progress>,
 }
@@ -52,6 +57,8 @@ impl Default for ModelOptions {
             batch: DEFAULT_BATCH,
             kv: KvType::default(),
             memory_limit: None,
+            window: 0,
+            record_routing: false,
             progress: None,
         }
     }
@@ -64,6 +71,7 @@ pub struct Model(Arc<Inner>);
 struct Inner {
     vocab: usize,
     trained_context: Option<usize>,
+    drafts: bool,
     settings: Settings,
     executable: Box<dyn Executable>,
     report: LoadReport,
@@ -91,16 +99,18 @@ impl Model {
         }
         let notes = check_targets(container, device)?;
         let meta = header(container);
-        let hparams = Hparams::read(meta);
-        let arch = architecture(&hparams, &manifest.model.architecture)?;
-        let program = llama::build(container, arch, &hparams, meta)?;
+        let mut hparams = Hparams::read(meta);
+        let names = || manifest.source_tensors.iter().map(|t| t.name.as_str());
+        hparams.drop_absent_nextn(|name| names().any(|n| n == name));
+        let arch = architecture(&hparams, &manifest.model)?;
+        let settings = settings(&hparams, options)?;
+        let program = graph::build(container, arch, &hparams, meta, settings.context)?;
         check_kernels(&program, device)?;
-        device.backend().check(&program)?;
 
-        let settings = settings(&program, options)?;
-        let need = need(container, &program, device, &settings);
-        let per_position = device.backend().cache_bytes(&program, settings.kv);
-        memory::check(&need, memory::free(options.memory_limit), settings.context, per_position)
+        let left = left(&program);
+        let need = need(container, &program, device, &settings, &left);
+        let kept = device.backend().kept_bytes(&program, &settings);
+        memory::check(&need, memory::free(options.memory_limit), settings.context, kept.position)
             .map_err(RuntimeError::Memory)?;
 
         let how = LoadOptions {
@@ -108,14 +118,16 @@ impl Model {
             verify: options.verify,
             threads: device.threads(),
             progress: options.progress.clone(),
+            left,
         };
-        let (arenas, report) = crate::load::load(container, &how)?;
-        let (vocab, trained_context) = (program.vocab, program.context);
-        let executable = device.backend().prepare(program, arenas)?;
+        let (weights, report) = crate::load::load(container, &how)?;
+        let (vocab, trained_context, drafts) = (program.vocab, program.context, program.draft.is_some());
+        let executable = device.backend().prepare(program, weights, options.record_routing)?;
         let device = device.clone();
         Ok(Self(Arc::new(Inner {
             vocab,
             trained_context,
+            drafts,
             settings,
             executable,
             report,
@@ -152,6 +164,17 @@ impl Model {
         self.0.trained_context
     }
 
+    /// Whether it has a block that drafts tokens.
+    pub fn drafts(&self) -> bool {
+        self.0.drafts
+    }
+
+    /// How often each expert of each layer was used by all sessions, `[layer][expert]`, where
+    /// [`ModelOptions::record_routing`] asked for it; a layer without experts has none.
+    pub fn routed(&self) -> Option<Vec<Vec<u64>>> {
+        self.0.executable.routed()
+    }
+
     /// What loading did.
     pub fn load_report(&self) -> &LoadReport {
         &self.0.report
@@ -180,6 +203,16 @@ impl Model {
         Session::new(self)
     }
 
+    /// A step for several sessions at once.
+    pub fn together(&self) -> Together {
+        Together::new(self)
+    }
+
+    /// Whether both are the same loaded model.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     pub(crate) fn settings(&self) -> &Settings {
         &self.0.settings
     }
@@ -201,23 +234,19 @@ pub fn header(container: &Container) -> &Header {
     &container.gguf_headers()[0]
 }
 
-fn architecture(hparams: &Hparams, packed_as: &str) -> Result<&'static Architecture> {
-    let name = if hparams.architecture.is_empty() { packed_as } else { &hparams.architecture };
-    let refuse = |what: String| Err(RuntimeError::Incompatible(what));
+fn architecture(hparams: &Hparams, packed: &Packed) -> Result<&'static Architecture> {
+    let name = if hparams.architecture.is_empty() { &packed.architecture } else { &hparams.architecture };
+    let arch = arch::supported(name, packed.arch_version)?;
     let form = if hparams.experts > 0 { "with experts" } else { "dense" };
     let runs = |a: &Architecture| if hparams.experts > 0 { a.runs_experts } else { a.runs_dense };
-    let others = || arch::ARCHITECTURES.iter().filter(|a| runs(a)).map(|a| a.name).collect::<Vec<_>>();
-    match arch::find(name) {
-        None => refuse(format!(
-            "architecture {name:?} is unknown to this program; {form} it runs {}",
-            others().join(", ")
-        )),
-        Some(arch) if !runs(arch) => refuse(format!(
-            "this program does not run {name} in the form {form} yet; so it runs {}",
-            others().join(", ")
-        )),
-        Some(arch) => Ok(arch),
+    if runs(arch) {
+        return Ok(arch);
     }
+    let others: Vec<_> = arch::ARCHITECTURES.iter().filter(|a| runs(a)).map(|a| a.name).collect();
+    Err(RuntimeError::Incompatible(format!(
+        "this program does not run {name} in the form {form}; so it runs {}",
+        others.join(", ")
+    )))
 }
 
 /// Sizes of matrices and buffers: up to this.
@@ -270,25 +299,48 @@ fn check_kernels(program: &Program, device: &Device) -> Result<()> {
     Ok(())
 }
 
-fn settings(program: &Program, options: &ModelOptions) -> Result<Settings> {
-    let context = options.context.unwrap_or(program.context.unwrap_or(DEFAULT_CONTEXT).min(DEFAULT_CONTEXT));
+fn settings(h: &Hparams, options: &ModelOptions) -> Result<Settings> {
+    let trained = h.context_length.and_then(|n| usize::try_from(n).ok());
+    let context = options.context.unwrap_or(trained.unwrap_or(DEFAULT_CONTEXT).min(DEFAULT_CONTEXT));
     if context == 0 || options.batch == 0 || context >= 1 << 31 {
         return Err(RuntimeError::Setting(format!(
             "a context of {context} with batches of {}: both must be between 1 and 2^31",
             options.batch
         )));
     }
-    Ok(Settings { context, batch: options.batch.min(context), kv: options.kv })
+    let (batch, window) = (options.batch.min(context), options.window.min(context));
+    Ok(Settings { context, batch, kv: options.kv, window })
 }
 
-fn need(container: &Container, program: &Program, device: &Device, settings: &Settings) -> Vec<Need> {
+/// Tables that are read by row and stay in their file.
+fn left(program: &Program) -> Vec<Left> {
+    let tables = program.tensors().filter(|(kind, _)| *kind == StepKind::Rows);
+    let range = |m: &Matrix| {
+        let bytes = m.layout.bytes(m.stored_rows as u64, m.cols as u64).unwrap_or(0);
+        m.offset as u64..(m.offset as u64).saturating_add(bytes)
+    };
+    tables.map(|(_, m)| Left { card: m.card, range: range(m) }).collect()
+}
+
+fn need(
+    container: &Container,
+    program: &Program,
+    device: &Device,
+    settings: &Settings,
+    left: &[Left],
+) -> Vec<Need> {
     let mut need: Vec<Need> =
         container.header().cards.iter().map(|card| Need { weights: card.bytes, ..Need::default() }).collect();
+    for Left { card, range } in left {
+        if let Some(need) = need.get_mut(*card) {
+            need.weights = need.weights.saturating_sub(range.end - range.start);
+        }
+    }
     // All cards of a container lie in this machine's memory; one of them carries what a session adds.
     if let Some(first) = need.first_mut() {
-        let per_position = device.backend().cache_bytes(program, settings.kv);
-        first.cache = per_position.saturating_mul(settings.context as u64);
-        first.scratch = device.backend().scratch_bytes(program, settings);
+        let KeptBytes { position, fixed } = device.backend().kept_bytes(program, settings);
+        first.cache = position.saturating_mul(settings.context as u64);
+        first.scratch = device.backend().scratch_bytes(program, settings).saturating_add(fixed);
     }
     need
 }

@@ -3,8 +3,8 @@
 use super::builder::Builder;
 use super::program::{BufferId, ExpertMatrices, Format, Gating, Matrix, Program, Routing, Step, StepKind};
 use crate::Device;
-use crate::backend::{KvType, Settings, Wanted};
-use crate::load::Arena;
+use crate::backend::{KvType, Part, Settings, Wanted};
+use crate::load::Weights;
 use gantry_formats::block::GgmlType;
 use gantry_formats::layout::Layout;
 use gantry_formats::rotation;
@@ -72,27 +72,34 @@ impl Stored {
         let residual = b.buffer("inputs", table.cols, Format::F32);
         b.push(Step::Embed { table: table.clone(), y: residual });
         let body = b.take_steps();
-        let logits = head(&mut b, residual);
+        let chosen = b.buffer("chosen inputs", table.cols, Format::F32);
+        let logits = head(&mut b, chosen);
         let program = Program {
             vocab: b.buffers[logits.0].width,
             context: None,
             vectors: Vec::new(),
             rotations: Vec::new(),
+            ngrams: Vec::new(),
             body,
             head: b.take_steps(),
             buffers: b.buffers,
             residual,
+            chosen,
             logits,
-            cache: Vec::new(),
+            kept: Vec::new(),
+            draft: None,
         };
-        let loaded = device.backend().prepare(program, vec![Arena::of(&self.bytes).unwrap()]).unwrap();
-        let settings = Settings { context: tokens, batch, kv: KvType::F32 };
-        let mut state = loaded.start(&settings).unwrap();
+        let weights = Weights::of(&self.bytes).unwrap();
+        let loaded = device.backend().prepare(program, weights, false).unwrap();
+        let settings = Settings { context: tokens, batch, kv: KvType::F32, window: 0 };
+        let mut sequence = loaded.sequence(&settings).unwrap();
+        let mut workspace = loaded.workspace();
         let mut out = Vec::new();
         let ids: Vec<u32> = (0..tokens as u32).collect();
-        for (i, ids) in ids.chunks(batch).enumerate() {
-            let mut sink = |rows: &[f32]| out.extend_from_slice(rows);
-            state.run(ids, i * batch, Wanted::All, &mut sink).unwrap();
+        for ids in ids.chunks(batch) {
+            let mut sink = |_: usize, rows: &[f32]| out.extend_from_slice(rows);
+            let part = Part { sequence: &mut *sequence, tokens: ids, wanted: Wanted::All };
+            workspace.run(&mut [part], false, &mut sink).unwrap();
         }
         out
     }
@@ -123,7 +130,7 @@ fn a_product_is_that_of_the_rows_as_they_are_looked_up() {
         let (weight, (table, inputs)) = (stored.weights(layout), stored.inputs());
         let got = stored.run(&device, &table, (TOKENS, TOKENS), |b, x| {
             let y = b.buffer("products", ROWS, Format::F32);
-            b.gemm(weight.clone(), None, x, b.whole(y));
+            b.gemm(weight.clone(), x, b.whole(y));
             y
         });
         let rows = stored.rows(&device, &weight);
@@ -158,7 +165,7 @@ fn experts_give_the_bits_of_single_products_for_any_batch() {
         let run = |batch: usize, only: Option<usize>| {
             stored.run(&device, &table, (TOKENS, batch), |b, x| {
                 let logits = b.buffer("logits", EXPERTS, Format::F32);
-                b.gemm(router.clone(), None, x, b.whole(logits));
+                b.gemm(router.clone(), x, b.whole(logits));
                 let ids = b.buffer("ids", USED, Format::Ids);
                 let weights = b.buffer("weights", USED, Format::F32);
                 let routing = Routing {
@@ -170,14 +177,14 @@ fn experts_give_the_bits_of_single_products_for_any_batch() {
                     normalize: true,
                     scale: 1.0,
                 };
-                b.push(Step::Route { routing, logits, bias: None, ids, weights });
+                b.push(Step::Route { routing, layer: 0, logits, bias: None, given: None, ids, weights });
                 let answers = b.rows("answers", USED, ROWS, Format::F32);
                 match only {
-                    None => b.experts(ids, vec![(bank.clone(), x, b.whole(answers))]),
+                    None => b.experts(Some(ids), vec![(bank.clone(), None, x, b.whole(answers))]),
                     // The same matrix for every expert: each answer is its product.
                     Some(e) => {
                         let same = ExpertMatrices::new(vec![experts[e].clone(); EXPERTS]).unwrap();
-                        b.experts(ids, vec![(same, x, b.whole(answers))]);
+                        b.experts(Some(ids), vec![(same, None, x, b.whole(answers))]);
                     }
                 }
                 let y = b.buffer("mixed", ROWS, Format::F32);
@@ -193,7 +200,7 @@ fn experts_give_the_bits_of_single_products_for_any_batch() {
         // Weights sum to 1, so one matrix for all gives about its product.
         let single = stored.run(&device, &table, (TOKENS, 4), |b, x| {
             let y = b.buffer("products", ROWS, Format::F32);
-            b.gemm(experts[2].clone(), None, x, b.whole(y));
+            b.gemm(experts[2].clone(), x, b.whole(y));
             y
         });
         for (got, want) in run(4, Some(2)).iter().zip(single) {

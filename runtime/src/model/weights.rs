@@ -39,6 +39,15 @@ impl<'a> Weights<'a> {
                 }
             }
         }
+        for tensor in &manifest.tensors {
+            // Some rows of a source that merges several tensors are one of those, under its own name.
+            if let [part] = &tensor.parts[..]
+                && part.cols.is_none()
+                && !manifest.source_tensors.iter().any(|s| s.name == tensor.name)
+            {
+                by_name.entry(tensor.name.as_str()).or_insert((tensor, 0..part.rows[1] - part.rows[0]));
+            }
+        }
         for alias in &manifest.aliases {
             if let Some(found) = by_name.get(alias.of.as_str()).cloned() {
                 by_name.insert(&alias.name, found);

@@ -62,14 +62,21 @@ impl Experts {
         &mut self,
         loaded: &Loaded,
         buffers: &mut Buffers,
-        ids: BufferId,
+        ids: Option<BufferId>,
         products: &[ExpertProduct],
         n: usize,
     ) -> Result<()> {
         let shape = |id: BufferId| &loaded.program.buffers[id.0];
-        let used = shape(ids).width;
         let Some(experts) = products.iter().map(|p| p.weights.iter().len()).min() else { return Ok(()) };
-        let ids = &buffers.ids(ids)[..n * used];
+        let used = ids.map_or(experts, |ids| shape(ids).width);
+        let every: Vec<u32>;
+        let ids = match ids {
+            Some(ids) => &buffers.ids(ids)[..n * used],
+            None => {
+                every = (0..n * used).map(|i| (i % used) as u32).collect();
+                &every
+            }
+        };
         if n == 1 {
             self.single(ids)
         } else {
@@ -98,13 +105,20 @@ impl Experts {
             let of = if rows == 1 { &self.tokens } else { &self.pairs };
             for (expert, run) in &self.runs {
                 let Some(matrix) = p.weights.get(*expert) else { continue };
-                let w = view(&loaded.arenas, StepKind::Experts, matrix)?;
+                let w = view(loaded, StepKind::Experts, matrix)?;
                 let (y, later) = rest.split_at_mut(run.len() * w.rows());
                 rest = later;
                 groups.push(Group { w, x, tokens: &of[run.clone()], y });
             }
         }
         gemm_grouped(loaded.isa, &loaded.pool, &mut groups);
+        let each = products.iter().flat_map(|p| self.runs.iter().map(move |(expert, _)| (p.scale, *expert)));
+        for (group, (scale, expert)) in groups.iter_mut().zip(each) {
+            if let Some(scale) = scale {
+                let scale = loaded.vectors[scale.0][expert];
+                group.y.iter_mut().for_each(|y| *y *= scale);
+            }
+        }
         drop(groups);
 
         match direct {

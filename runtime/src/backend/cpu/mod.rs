@@ -1,19 +1,29 @@
 //! The host's processor.
 
+mod attend;
 mod buffers;
-mod execute;
 mod experts;
+mod memory;
+mod recur;
+mod recurrent;
 mod registry;
+mod saved;
+mod sequence;
+mod shapes;
+mod steps;
+mod workspace;
 
-use super::{Backend, Executable, KvType, Settings};
-use crate::load::Arena;
-use crate::model::program::{Buffer, BufferId, Columns, Matrix, Program, Rotation, Step, StepKind};
+use super::{Backend, Executable, KeptBytes, Sequence, Settings, Workspace};
+use crate::load::Weights;
+use crate::model::program::{Matrix, Program, Step, StepKind, VectorId};
 use crate::{Result, RuntimeError};
-use buffers::Buffers;
-use gantry_formats::arch;
+use gantry_formats::block::GgmlType;
 use gantry_formats::layout::Layout;
-use gantry_kernels::cpu::{self as kernels, Isa, MatrixView, Pool, RopeTable};
+use gantry_kernels::cpu::{self as kernels, Isa, MatrixView, Ngram, Pool, RopeTable};
+use sequence::CpuSequence;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use workspace::Walker;
 
 /// Most threads of a device.
 pub const MAX_THREADS: usize = 1024;
@@ -52,75 +62,64 @@ impl Backend for Cpu {
     }
 
     fn takes(&self, step: StepKind, layout: Layout) -> bool {
-        registry::reader(step, layout).is_some()
-    }
-
-    fn check(&self, program: &Program) -> Result<()> {
-        match program.cache.iter().find(|l| l.key_len != l.value_len) {
-            None => Ok(()),
-            Some(l) => Err(RuntimeError::Incompatible(format!(
-                "keys of {} values and values of {}: the attention kernel of this device wants them equal",
-                l.key_len, l.value_len
-            ))),
+        match step {
+            StepKind::Ids => layout == Layout::Raw(GgmlType::I32),
+            _ => registry::reader(step, layout).is_some(),
         }
     }
 
-    fn cache_bytes(&self, program: &Program, kv: KvType) -> u64 {
-        let element = match kv {
-            KvType::F32 => 4,
-            KvType::F16 => 2,
-        };
-        program.cache_values() as u64 * element
+    fn kept_bytes(&self, program: &Program, settings: &Settings) -> KeptBytes {
+        memory::kept(program, settings)
     }
 
     fn scratch_bytes(&self, program: &Program, settings: &Settings) -> u64 {
-        let times = |bytes: usize, n: usize| (bytes as u64).saturating_mul(n as u64);
-        let buffers = program.buffers.iter().enumerate().map(|(id, b)| {
-            let tokens = if id == program.logits.0 { settings.batch.min(HEAD_ROWS) } else { settings.batch };
-            times(Buffers::row_bytes(b).saturating_mul(b.rows), tokens)
-        });
-        // Products on their way into a part of a buffer, or from experts to tokens; and inputs of an expert's tokens,
-        // brought together. The largest of them.
-        let result = |y: &Columns| {
-            let Buffer { rows, width, .. } = program.buffers[y.buffer.0];
-            if rows == 1 && y.len == width { 0 } else { rows.saturating_mul(4 * y.len) }
-        };
-        let steps = program.body.iter().chain(&program.head);
-        let aside = steps.map(|step| match step {
-            Step::Gemm { y, .. } => result(y),
-            Step::Experts { ids, products } => {
-                let used = program.buffers[ids.0].width;
-                let gathered = |x: BufferId| used.saturating_mul(Buffers::row_bytes(&program.buffers[x.0]));
-                products
-                    .iter()
-                    .fold(0usize, |n, p| n.saturating_add(result(&p.y)).saturating_add(gathered(p.x)))
-            }
-            _ => 0,
-        });
-        let aside = times(aside.max().unwrap_or(0), settings.batch);
-        // Each thread keeps the scores of the query heads that share a key head.
-        let group = program.body.iter().find_map(|step| match step {
-            Step::Attention { heads, .. } => Some(heads.query / heads.kv),
-            _ => None,
-        });
-        let scores = times(group.unwrap_or(0) * 4 * self.threads(), settings.context);
-        buffers.chain([aside, scores]).fold(0, u64::saturating_add)
+        memory::scratch(program, settings, self.threads())
     }
 
-    fn prepare(&self, program: Program, arenas: Vec<Arena>) -> Result<Box<dyn Executable>> {
-        for (kind, matrix) in program.tensors() {
-            view(&arenas, kind, matrix)?;
-        }
+    fn prepare(&self, program: Program, weights: Weights, record: bool) -> Result<Box<dyn Executable>> {
         let mut vectors = Vec::with_capacity(program.vectors.len());
         for vector in &program.vectors {
             let mut values = vec![0.0; vector.cols];
-            view(&arenas, StepKind::Vector, vector)?.dequantize_row(0, &mut values);
+            view_in(&weights, StepKind::Vector, vector)?.dequantize_row(0, &mut values);
             vectors.push(values);
         }
-        let tables = program.rotations.iter().map(|r| table(r, &vectors)).collect();
+        for step in program.steps() {
+            // A tap's weights of all channels together, as the kernel takes them.
+            if let Step::Conv { shape, weight, .. } = step {
+                let VectorId(id) = *weight;
+                vectors[id] = transposed(&vectors[id], shape.taps);
+            }
+        }
+        let tables = program.rotations.iter().map(|r| shapes::table(r, &vectors)).collect();
+        let ngrams = program.ngrams.iter().map(shapes::ngram).collect();
+        let routed = record.then(|| counters(&program));
         let (isa, pool) = (self.isa, Arc::clone(&self.pool));
-        Ok(Box::new(Arc::new(Loaded { isa, pool, program, arenas, vectors, tables })))
+        let loaded = Loaded { isa, pool, program, weights, vectors, tables, ngrams, routed };
+        for (kind, matrix) in loaded.program.tensors() {
+            if !matches!(kind, StepKind::Ids | StepKind::Rows) {
+                view(&loaded, kind, matrix)?;
+            }
+        }
+        Ok(Box::new(Arc::new(loaded)))
     }
+}
+
+/// `[n][columns]` to `[columns][n]`.
+fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
+    let each = |c: usize| values[c..].iter().step_by(columns).copied();
+    (0..columns).flat_map(each).collect()
+}
+
+/// A count for each expert of each layer that routes.
+fn counters(program: &Program) -> Vec<Vec<AtomicU64>> {
+    let mut counters = Vec::new();
+    for step in &program.body {
+        if let Step::Route { layer, routing, .. } = step {
+            counters.resize_with(counters.len().max(layer + 1), Vec::new);
+            counters[*layer].resize_with(routing.experts, AtomicU64::default);
+        }
+    }
+    counters
 }
 
 /// A program with its weights in this machine's memory.
@@ -128,51 +127,60 @@ struct Loaded {
     isa: Isa,
     pool: Arc<Pool>,
     program: Program,
-    arenas: Vec<Arena>,
-    /// By [`VectorId`](crate::model::program::VectorId).
+    weights: Weights,
+    /// By [`VectorId`].
     vectors: Vec<Vec<f32>>,
     /// By rotation.
     tables: Vec<RopeTable>,
+    /// By hash.
+    ngrams: Vec<Ngram>,
+    /// How often each expert of each layer was used, where that is recorded.
+    routed: Option<Vec<Vec<AtomicU64>>>,
+}
+
+impl Loaded {
+    /// Records the experts of some tokens in a layer.
+    fn count(&self, layer: usize, ids: &[u32]) {
+        let Some(counters) = self.routed.as_ref().and_then(|all| all.get(layer)) else { return };
+        for id in ids {
+            if let Some(counter) = counters.get(*id as usize) {
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Executable for Arc<Loaded> {
+    fn sequence(&self, settings: &Settings) -> Result<Box<dyn Sequence>> {
+        Ok(Box::new(CpuSequence::new(&self.program, settings)?))
+    }
+
+    fn workspace(&self) -> Box<dyn Workspace> {
+        Box::new(Walker::new(Arc::clone(self)))
+    }
+
+    fn routed(&self) -> Option<Vec<Vec<u64>>> {
+        let counts = |layer: &Vec<AtomicU64>| layer.iter().map(|c| c.load(Ordering::Relaxed)).collect();
+        self.routed.as_ref().map(|all| all.iter().map(counts).collect())
+    }
 }
 
 /// A matrix where it lies.
-fn view<'a>(arenas: &'a [Arena], kind: StepKind, matrix: &Matrix) -> Result<MatrixView<'a>> {
+fn view<'a>(loaded: &'a Loaded, kind: StepKind, matrix: &Matrix) -> Result<MatrixView<'a>> {
+    view_in(&loaded.weights, kind, matrix)
+}
+
+fn view_in<'a>(weights: &'a Weights, kind: StepKind, matrix: &Matrix) -> Result<MatrixView<'a>> {
     let bad = |what: String| RuntimeError::Tensor { tensor: matrix.name.to_string(), what };
     let reader = registry::reader(kind, matrix.layout);
     let reader = reader.ok_or_else(|| bad(format!("no {kind} kernel for layout {}", matrix.layout)))?;
     let bytes = matrix.layout.bytes(matrix.stored_rows as u64, matrix.cols as u64);
     let bytes = bytes.and_then(|b| {
         let end = matrix.offset.checked_add(usize::try_from(b).ok()?)?;
-        arenas.get(matrix.card)?.bytes().get(matrix.offset..end)
+        weights.arenas().get(matrix.card)?.bytes().get(matrix.offset..end)
     });
     let bytes = bytes.ok_or_else(|| bad("it lies outside its arena".into()))?;
     let view =
         reader(matrix.layout, matrix.stored_rows, matrix.cols, bytes).map_err(|e| bad(e.to_string()))?;
     Ok(if matrix.rows == (0..matrix.stored_rows) { view } else { view.row_range(matrix.rows.clone()) })
-}
-
-fn table(rotation: &Rotation, vectors: &[Vec<f32>]) -> RopeTable {
-    let scaling = match rotation.scaling {
-        arch::RopeScaling::None => kernels::RopeScaling::None,
-        arch::RopeScaling::Linear { factor } => {
-            kernels::RopeScaling::Linear { freq_scale: (1.0 / factor) as f32 }
-        }
-        arch::RopeScaling::Yarn {
-            factor,
-            original_context,
-            attn_factor,
-            ext_factor,
-            beta_fast,
-            beta_slow,
-        } => kernels::RopeScaling::Yarn {
-            freq_scale: (1.0 / factor) as f32,
-            original_context: u32::try_from(original_context).unwrap_or(u32::MAX),
-            ext_factor: ext_factor as f32,
-            attn_factor: attn_factor as f32,
-            beta_fast: beta_fast as f32,
-            beta_slow: beta_slow as f32,
-        },
-    };
-    let divisors = rotation.divisors.map(|id| vectors[id.0].as_slice());
-    RopeTable::new(rotation.len, rotation.base as f32, divisors, scaling)
 }

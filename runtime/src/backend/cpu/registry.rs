@@ -15,6 +15,11 @@ pub(super) fn reader(step: StepKind, layout: Layout) -> Option<Reader> {
         StepKind::Gemm | StepKind::Experts => true,
         StepKind::Embed => !layout.is_rotated(),
         StepKind::Vector => matches!(layout, Layout::Raw(_) | Layout::Block(_) | Layout::Q8_0Split { .. }),
+        StepKind::Ids => false,
+        // Each of its planes has a stretch for each row.
+        StepKind::Rows => {
+            matches!(layout, Layout::Raw(_) | Layout::Block(_) | Layout::Q8_0Split { .. })
+        }
     };
     let reader: Reader = match layout {
         Layout::Raw(GgmlType::F32) => |_, rows, cols, bytes| MatrixView::f32(rows, cols, bytes),

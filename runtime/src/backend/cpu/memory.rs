@@ -1,0 +1,53 @@
+//! What a model takes of this machine's memory beside its weights.
+
+use super::buffers::Buffers;
+use super::sequence::kept_bytes;
+use super::{HEAD_ROWS, KeptBytes, Program, Settings, Step};
+use crate::model::program::{Buffer, BufferId, Columns, Kept};
+
+/// Bytes of what a sequence keeps.
+pub(super) fn kept(program: &Program, settings: &Settings) -> KeptBytes {
+    let mut sum = KeptBytes::default();
+    for kept in &program.kept {
+        let bytes = kept_bytes(kept, settings) as u64;
+        match kept {
+            Kept::Cache(shape) if shape.window.is_none() => sum.position += bytes / settings.context as u64,
+            _ => sum.fixed = sum.fixed.saturating_add(bytes),
+        }
+    }
+    sum
+}
+
+/// Bytes of a session's working memory.
+pub(super) fn scratch(program: &Program, settings: &Settings, threads: usize) -> u64 {
+    let times = |bytes: usize, n: usize| (bytes as u64).saturating_mul(n as u64);
+    let buffers = program.buffers.iter().enumerate().map(|(id, b)| {
+        let head = [program.logits.0, program.chosen.0].contains(&id);
+        let tokens = if head { settings.batch.min(HEAD_ROWS) } else { settings.batch };
+        times(Buffers::row_bytes(b).saturating_mul(b.rows), tokens)
+    });
+    // Products on their way into a part of a buffer, or from experts to tokens; and inputs of an expert's tokens,
+    // brought together. The largest of them.
+    let result = |y: &Columns| {
+        let Buffer { rows, width, .. } = program.buffers[y.buffer.0];
+        if rows == 1 && y.len == width { 0 } else { rows.saturating_mul(4 * y.len) }
+    };
+    let aside = program.steps().map(|step| match step {
+        Step::Gemm { y, .. } => result(y),
+        Step::Experts { ids, products } => {
+            let all = products.iter().map(|p| p.weights.iter().len()).min().unwrap_or(0);
+            let used = ids.map_or(all, |ids| program.buffers[ids.0].width);
+            let gathered = |x: BufferId| used.saturating_mul(Buffers::row_bytes(&program.buffers[x.0]));
+            products.iter().fold(0usize, |n, p| n.saturating_add(result(&p.y)).saturating_add(gathered(p.x)))
+        }
+        _ => 0,
+    });
+    let aside = times(aside.max().unwrap_or(0), settings.batch);
+    // Each thread keeps the scores of the query heads that share a key head.
+    let group = program.steps().filter_map(|step| match step {
+        Step::Attention { heads, .. } => Some(heads.query / heads.kv),
+        _ => None,
+    });
+    let scores = times(group.max().unwrap_or(0) * 4 * threads, settings.context);
+    buffers.chain([aside, scores]).fold(0, u64::saturating_add)
+}

@@ -1,0 +1,67 @@
+//! What loading gives: arenas, and the files of what was left there.
+
+use super::{Arena, LoadMode, LoadOptions};
+use gantry_formats::container::{Container, ContainerError};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// A container's weights: the segments of its cards in memory, and what stays in their files.
+#[derive(Debug)]
+pub struct Weights {
+    arenas: Vec<Arena>,
+    /// By card: its file and where its segment begins there, where something of it was left.
+    files: Vec<Option<(File, u64)>>,
+}
+
+impl Weights {
+    pub(super) fn new(arenas: Vec<Arena>, files: Vec<Option<(File, u64)>>) -> Self {
+        Self { arenas, files }
+    }
+
+    /// Weights of one card, all in memory.
+    #[cfg(test)]
+    pub(crate) fn of(bytes: &[u8]) -> io::Result<Self> {
+        Ok(Self { arenas: vec![Arena::of(bytes)?], files: vec![None] })
+    }
+
+    /// By card.
+    pub fn arenas(&self) -> &[Arena] {
+        &self.arenas
+    }
+
+    /// Reads from a card's segment what was left in its file; what was mapped is read through the mapping.
+    ///
+    /// # Errors
+    /// What the system says; [`io::ErrorKind::UnexpectedEof`] where the segment ends early.
+    pub fn read(&self, card: usize, offset: usize, into: &mut [u8]) -> io::Result<()> {
+        if let Some(Some((file, start))) = self.files.get(card) {
+            return file.read_exact_at(into, start + offset as u64);
+        }
+        let end = offset.checked_add(into.len());
+        let bytes = self.arenas.get(card).zip(end).and_then(|(a, end)| a.bytes().get(offset..end));
+        into.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+/// The files of the cards of which something was left.
+pub(super) fn files(
+    container: &Container,
+    options: &LoadOptions,
+) -> Result<Vec<Option<(File, u64)>>, ContainerError> {
+    let cards = container.header().cards.len();
+    let mut files = Vec::with_capacity(cards);
+    for card in 0..cards {
+        let left = options.mode == LoadMode::Read && options.left.iter().any(|l| l.card == card);
+        files.push(if left {
+            let source = container.card(card)?;
+            let file = source.file.file().try_clone();
+            let file = file.map_err(|source| ContainerError::Io { path: container.path().into(), source })?;
+            Some((file, source.offset))
+        } else {
+            None
+        });
+    }
+    Ok(files)
+}
