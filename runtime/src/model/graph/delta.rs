@@ -25,7 +25,7 @@ impl DeltaNet {
     pub(super) fn new(g: &Graph<'_>, ssm: &Ssm) -> Self {
         let next = g.arch.name == "qwen3next";
         let &Ssm { conv, dim, key_heads, value_heads, .. } = ssm;
-        let (keys, l2) = if next { (KeyHeads::Grouped, L2::Max) } else { (KeyHeads::Tiled, L2::Sum) };
+        let (keys, l2) = if next { (KeyHeads::Grouped, L2::Sum) } else { (KeyHeads::Tiled, L2::Sum) };
         let shape = DeltaShape { key_heads, value_heads, dim, keys, l2, eps: g.eps };
         let channels = (2 * key_heads + value_heads) * dim;
         let conv = ConvShape { channels, taps: conv, dilation: 1 };
