@@ -8,7 +8,7 @@ use crate::cpu::lanes::{LANES, Simd};
 use crate::cpu::norm::exponentials;
 
 /// Heads from which a block is widened once, ahead of them, instead of by each.
-const WIDEN: usize = 3;
+const WIDEN: usize = 8;
 /// Bytes of values in a block, if 16 rows do not exceed it.
 const BLOCK: usize = 16 << 10;
 
@@ -68,17 +68,54 @@ fn score_block<R: Rows, S: Simd>(
     total: usize,
     at: usize,
 ) {
-    assert!(first + n <= k.count());
-    for (q, scores) in q.chunks_exact(k.len()).zip(scores.chunks_exact_mut(total)) {
-        let mut sums = [s.splat(0.0); LANES];
-        for (i, sum) in sums.iter_mut().enumerate().take(n) {
-            // SAFETY: first + i < count, asserted above; a row has as many elements as q.
-            *sum = unsafe { dot_lanes(s, q, k.at(first + i)) };
+    assert!(first + n <= k.count() && n <= LANES);
+    let len = k.len();
+    // Two heads at a time: what is loaded is used twice.
+    let mut pairs = scores.chunks_exact_mut(2 * total);
+    let mut twos = q.chunks_exact(2 * len);
+    for (q, scores) in twos.by_ref().zip(pairs.by_ref()) {
+        let (q, scores) = (q.split_at(len), scores.split_at_mut(total));
+        let mut sums = [[s.splat(0.0); LANES]; 2];
+        // SAFETY: first + i < count, asserted above, for each i < n; a row has as many elements as q.
+        unsafe {
+            for i in (0..n & !1).step_by(2) {
+                let keys = [k.at(first + i), k.at(first + i + 1)];
+                let four = dot_lanes(s, [q.0, q.1], keys);
+                for (sums, two) in sums.iter_mut().zip(four) {
+                    [sums[i], sums[i + 1]] = two;
+                }
+            }
+            if n % 2 == 1 {
+                let two = dot_lanes(s, [q.0, q.1], [k.at(first + n - 1)]);
+                [[sums[0][n - 1]], [sums[1][n - 1]]] = two;
+            }
         }
-        let scores = &mut scores[at..at + n];
-        // SAFETY: `scores` holds n <= 16.
-        unsafe { s.store_part(scores.as_mut_ptr(), n, s.mul(s.sum16(sums), s.splat(scale))) };
+        finish(s, sums[0], scale, &mut scores.0[at..at + n]);
+        finish(s, sums[1], scale, &mut scores.1[at..at + n]);
     }
+    let rest = twos.remainder().chunks_exact(len).zip(pairs.into_remainder().chunks_exact_mut(total));
+    for (q, scores) in rest {
+        let mut sums = [s.splat(0.0); LANES];
+        // SAFETY: as above.
+        unsafe {
+            for i in (0..n & !1).step_by(2) {
+                let keys = [k.at(first + i), k.at(first + i + 1)];
+                [[sums[i], sums[i + 1]]] = dot_lanes(s, [q], keys);
+            }
+            if n % 2 == 1 {
+                [[sums[n - 1]]] = dot_lanes(s, [q], [k.at(first + n - 1)]);
+            }
+        }
+        finish(s, sums, scale, &mut scores[at..at + n]);
+    }
+}
+
+/// The scores of up to 16 keys, from the lane sums of each.
+#[inline(always)]
+fn finish<S: Simd>(s: S, sums: [S::F; LANES], scale: f32, scores: &mut [f32]) {
+    let n = scores.len().min(LANES);
+    // SAFETY: `scores` holds n <= 16.
+    unsafe { s.store_part(scores.as_mut_ptr(), n, s.mul(s.sum16(sums), s.splat(scale))) };
 }
 
 /// `n` rows from `first`, as f32.
@@ -104,28 +141,51 @@ fn widened<'a, R: Rows, S: Simd>(s: S, rows: R, first: usize, n: usize, wide: &'
     Run::new(wide, n, len, len)
 }
 
-/// The lane sums of q·k, before the tree.
+/// The lane sums of each q · each k, before the tree.
 ///
 /// # Safety
-/// `k` has as many elements as `q`.
+/// Each has as many elements as the first q.
 #[inline(always)]
-unsafe fn dot_lanes<T: Stored, S: Simd>(s: S, q: &[f32], k: *const T) -> S::F {
-    let len = q.len();
-    let mut sum = s.splat(0.0);
+unsafe fn dot_lanes<const Q: usize, const K: usize, T: Stored, S: Simd>(
+    s: S,
+    q: [&[f32]; Q],
+    k: [*const T; K],
+) -> [[S::F; K]; Q] {
+    let len = q[0].len();
+    let q = q.map(<[f32]>::as_ptr);
+    let mut sums = [[s.splat(0.0); K]; Q];
     let mut d = 0;
     // SAFETY: d + 16 <= len, and then len - d < 16 elements are left.
     unsafe {
         while d + LANES <= len {
-            sum = s.add(sum, s.mul(s.load(q.as_ptr().add(d)), T::load(s, k.add(d))));
+            // No closure here: it would not have the instructions of its function.
+            let mut keys = [s.splat(0.0); K];
+            for (key, k) in keys.iter_mut().zip(k) {
+                *key = T::load(s, k.add(d));
+            }
+            for (q, sums) in q.iter().zip(&mut sums) {
+                let q = s.load(q.add(d));
+                for (sum, key) in sums.iter_mut().zip(keys) {
+                    *sum = s.add(*sum, s.mul(q, key));
+                }
+            }
             d += LANES;
         }
         if d < len {
             let n = len - d;
-            let (q, k) = (s.load_part(q.as_ptr().add(d), n), T::load_part(s, k.add(d), n));
-            sum = s.add(sum, s.mul(q, k));
+            let mut keys = [s.splat(0.0); K];
+            for (key, k) in keys.iter_mut().zip(k) {
+                *key = T::load_part(s, k.add(d), n);
+            }
+            for (q, sums) in q.iter().zip(&mut sums) {
+                let q = s.load_part(q.add(d), n);
+                for (sum, key) in sums.iter_mut().zip(keys) {
+                    *sum = s.add(*sum, s.mul(q, key));
+                }
+            }
         }
     }
-    sum
+    sums
 }
 
 /// Each head's scores to exponentials, and f32(1/Σ) to `inverse`.
@@ -175,7 +235,11 @@ impl<R: Rows> Kernel for WithRows<Weighted<'_>, R> {
         let WithRows(Weighted { scores, total, at, inverse, out, wide, .. }, v) = self;
         let (len, rows) = (v.len(), v.count());
         let widen = R::T::WIDENS && out.len() >= WIDEN * len;
-        let block = if widen { LANES } else { (BLOCK / (len * size_of::<R::T>())).max(LANES) };
+        let block = match inverse.len() {
+            1 => rows.max(1),
+            _ if widen => LANES,
+            _ => (BLOCK / (len * size_of::<R::T>())).max(LANES),
+        };
         for first in (0..rows).step_by(block) {
             let n = (rows - first).min(block);
             let starts = at + first == 0;
@@ -230,8 +294,17 @@ fn weigh_block<R: Rows, S: Simd>(
                 let v = R::T::load_part(s, v.at(first + i).add(d), n);
                 sum = s.add(sum, s.mul(s.splat(e), v));
             }
-            s.store_part(to, n, inverse.map_or(sum, |inverse| s.mul(sum, s.splat(inverse))));
+            s.store_part(to, n, scaled(s, sum, inverse));
         }
+    }
+}
+
+/// `sum` times what the last part multiplies by.
+#[inline(always)]
+fn scaled<S: Simd>(s: S, sum: S::F, inverse: Option<f32>) -> S::F {
+    match inverse {
+        Some(inverse) => s.mul(sum, s.splat(inverse)),
+        None => sum,
     }
 }
 
@@ -267,7 +340,7 @@ unsafe fn weighted<const N: usize, R: Rows, S: Simd>(
             }
         }
         for (i, sum) in sums.into_iter().enumerate() {
-            s.store(to.add(i * LANES), inverse.map_or(sum, |inverse| s.mul(sum, s.splat(inverse))));
+            s.store(to.add(i * LANES), scaled(s, sum, inverse));
         }
     }
 }
