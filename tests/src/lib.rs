@@ -1,5 +1,6 @@
 //! What whole-system tests share: test inputs made on demand, the two binaries, and comparisons.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -21,6 +22,11 @@ pub fn fixtures(group: &str) -> PathBuf {
 /// The folder of committed golden values.
 pub fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("golden")
+}
+
+/// The folder of bard: its BF16 file, golden values and held-out text.
+pub fn bard() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("bard")
 }
 
 fn target_dir() -> PathBuf {
@@ -48,12 +54,12 @@ pub fn binary(name: &str) -> PathBuf {
 }
 
 /// Runs a binary to its end.
-pub fn run<S: AsRef<std::ffi::OsStr>>(name: &str, args: &[S]) -> Output {
+pub fn run<S: AsRef<OsStr>>(name: &str, args: &[S]) -> Output {
     Command::new(binary(name)).args(args).output().expect("the binary starts")
 }
 
 /// Runs a binary, which must succeed; its stdout.
-pub fn run_ok<S: AsRef<std::ffi::OsStr>>(name: &str, args: &[S]) -> Vec<u8> {
+pub fn run_ok<S: AsRef<OsStr>>(name: &str, args: &[S]) -> Vec<u8> {
     let output = run(name, args);
     let shown: Vec<_> = args.iter().map(|a| a.as_ref().to_string_lossy()).collect();
     assert!(
@@ -79,12 +85,77 @@ pub fn nmse(got: &[f32], want: &[f32]) -> f64 {
     sum(&|g, w| (g - w) * (g - w)) / sum(&|_, w| w * w)
 }
 
-/// The 64 token ids of the golden files of random models with a vocabulary of 512.
-pub fn golden_tokens() -> Vec<u32> {
+/// Token ids that the golden files of random models were made with: the first 64, for a vocabulary of 512 or 128.
+pub fn golden_tokens(count: usize, vocab: u32) -> Vec<u32> {
     let mut s = 12345u32;
     let mut next = || {
         s = s.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        3 + (s >> 8) % 509
+        3 + (s >> 8) % (vocab - 3)
     };
-    (0..64).map(|_| next()).collect()
+    (0..count).map(|_| next()).collect()
+}
+
+/// Whether all bits are equal.
+pub fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.iter().map(|v| v.to_bits()).eq(b.iter().map(|v| v.to_bits()))
+}
+
+/// Converts `gguf` to `out`, replacing what is there.
+pub fn convert(gguf: &Path, out: &Path, options: &[&str]) {
+    let mut args = vec!["convert".as_ref(), gguf.as_os_str(), "-o".as_ref(), out.as_os_str()];
+    args.extend(options.iter().map(OsStr::new));
+    args.push("--force".as_ref());
+    run_ok("gantry", &args);
+}
+
+/// The logits of all `tokens`, row after row.
+pub fn logits(container: &Path, tokens: &[u32], options: &[&str]) -> Vec<f32> {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let out = scratch.path().join("logits.f32");
+    let tokens: Vec<String> = tokens.iter().map(u32::to_string).collect();
+    let tokens = tokens.join(",");
+    let mut args = vec!["logits".as_ref(), container.as_os_str(), "--out".as_ref(), out.as_os_str()];
+    args.extend(["--tokens", &tokens].map(OsStr::new));
+    args.extend(options.iter().map(OsStr::new));
+    run_ok("gantry-run", &args);
+    read_f32(&out)
+}
+
+/// The one JSON document that a binary writes.
+pub fn json<S: AsRef<OsStr>>(name: &str, args: &[S]) -> serde_json::Value {
+    serde_json::from_slice(&run_ok(name, args)).expect("one JSON document")
+}
+
+/// The perplexity of a text file by `gantry-run perplexity`, `context` tokens at a time.
+pub fn perplexity(container: &Path, text: &Path, context: usize, options: &[&str]) -> f64 {
+    let context = context.to_string();
+    let mut args = vec![
+        "perplexity".as_ref(),
+        container.as_os_str(),
+        "--text".as_ref(),
+        text.as_os_str(),
+        "--json".as_ref(),
+    ];
+    args.extend(["--context", &context].map(OsStr::new));
+    args.extend(options.iter().map(OsStr::new));
+    json("gantry-run", &args)["perplexity"].as_f64().expect("a number")
+}
+
+/// The tokens of a text, control tokens in it read as such.
+pub fn tokenize(container: &Path, text: &str) -> Vec<u32> {
+    let args: [&OsStr; 5] =
+        ["tokenize".as_ref(), container.as_os_str(), "-p".as_ref(), text.as_ref(), "--json".as_ref()];
+    let found = json("gantry-run", &args);
+    let tokens = found["tokens"].as_array().expect("tokens");
+    tokens.iter().map(|t| t["id"].as_u64().expect("an id") as u32).collect()
+}
+
+/// Ids in a JSON array.
+pub fn ids(array: &serde_json::Value) -> Vec<u32> {
+    array.as_array().expect("an array").iter().map(|v| v.as_u64().expect("an id") as u32).collect()
+}
+
+/// Where the largest value is; the first of equal ones.
+pub fn best(row: &[f32]) -> usize {
+    (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best })
 }

@@ -1,18 +1,19 @@
 //! Every recipe, on every target, through both programs: the CPU reads what was packed as the definitions say.
 
-use gantry_tests::{fixtures, golden, golden_tokens, nmse, read_f32, run_ok};
+use gantry_tests::{
+    convert, fixtures, golden, golden_tokens, json, logits, nmse, read_f32, run_ok, same_bits,
+};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 struct Room {
     folder: tempfile::TempDir,
-    tokens: String,
+    tokens: Vec<u32>,
 }
 
 impl Room {
     fn new() -> Self {
-        let tokens: Vec<String> = golden_tokens().iter().map(u32::to_string).collect();
-        Self { folder: tempfile::tempdir().expect("a scratch folder"), tokens: tokens.join(",") }
+        Self { folder: tempfile::tempdir().expect("a scratch folder"), tokens: golden_tokens(64, 512) }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -21,20 +22,12 @@ impl Room {
 
     fn convert(&self, source: &Path, name: &str, options: &[&str]) -> PathBuf {
         let out = self.path(name);
-        let mut args = vec!["convert".as_ref(), source.as_os_str(), "-o".as_ref(), out.as_os_str()];
-        args.extend(options.iter().map(OsStr::new));
-        args.push("--force".as_ref());
-        run_ok("gantry", &args);
+        convert(source, &out, options);
         out
     }
 
     fn logits(&self, container: &Path, batch: &str) -> Vec<f32> {
-        let out = self.path("logits.f32");
-        let options = ["--force", "--tokens", &self.tokens, "--batch", batch, "--out"].map(OsStr::new);
-        let head: [&OsStr; 2] = ["logits".as_ref(), container.as_os_str()];
-        let args: Vec<&OsStr> = head.into_iter().chain(options).chain([out.as_os_str()]).collect();
-        run_ok("gantry-run", &args);
-        read_f32(&out)
+        logits(container, &self.tokens, &["--batch", batch])
     }
 
     /// The same weights as plain GGUF blocks or floats, and those split or carried as they are.
@@ -45,10 +38,6 @@ impl Room {
         run_ok("gantry", &args);
         self.convert(&gguf, "unpacked.gantry", options)
     }
-}
-
-fn same_bits(a: &[f32], b: &[f32]) -> bool {
-    a.iter().map(|v| v.to_bits()).eq(b.iter().map(|v| v.to_bits()))
 }
 
 fn source(arch: &str) -> PathBuf {
@@ -122,4 +111,30 @@ fn recipes_cost_what_they_should() {
         assert!(error > before && error < bound, "{recipe}: {error}");
         before = error;
     }
+}
+
+#[test]
+fn hyper_connections_run_from_q8_0_planes() {
+    let room = Room::new();
+    let source = fixtures("tiny").join("tiny-qwen4exp-BF16.gguf");
+    let exact = room.logits(&room.convert(&source, "exact.gantry", &["--recipe", "lossless"]), "64");
+    let balanced = room.convert(&source, "balanced.gantry", &[]);
+    let view = ["--tensors", "--filter", "*hc_*", "--json"].map(OsStr::new);
+    let found = json("gantry", &[&["inspect".as_ref(), balanced.as_os_str()], &view[..]].concat());
+    let narrow = |t: &&serde_json::Value| {
+        let name = t["name"].as_str().expect("a name");
+        name.ends_with("_down.weight") || name.ends_with("_up.weight")
+    };
+    let hyper: Vec<_> = found["tensors"].as_array().expect("tensors").iter().filter(narrow).collect();
+    // Before attention and feed-forward of 4 layers, and before the head.
+    assert_eq!(hyper.len(), 2 * (2 * 4 + 1), "{hyper:?}");
+    assert!(hyper.iter().all(|t| t["layout"] == "q8_0.split"), "{hyper:?}");
+
+    let got = room.logits(&balanced, "64");
+    assert!(same_bits(&got, &room.logits(&balanced, "1")), "batch split");
+    let error = nmse(&got, &exact);
+    let golden = |name: &str| read_f32(&golden().join(format!("qwen4exp-{name}-prefill.f32")));
+    let bound = 3.0 * nmse(&golden("Q8_0"), &golden("F32"));
+    println!("balanced tiny-qwen4exp: NMSE {error:.2e} against BF16, bound {bound:.2e}");
+    assert!(error > 0.0 && error < bound, "{error:e} is not below {bound:e}");
 }
