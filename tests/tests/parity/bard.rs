@@ -102,24 +102,21 @@ fn q8_0_writes_what_llama_cpp_writes_or_a_near_tie() {
 fn a_token_is_as_likely_in_any_decode_window() {
     let model = Bard::new();
     let container = model.lossless("BF16");
-    let text = std::fs::read_to_string(bard().join("heldout.txt")).expect("text");
-    let start: String = text.chars().take(900).collect();
-    let mut tokens = tokenize(&container, &start);
-    tokens.truncate(256);
-    assert_eq!(tokens.len(), 256, "a longer start is needed");
-    let surprise = |batch: &str| -> Vec<f64> {
-        let all = logits(&container, &tokens, &["--batch", batch]);
-        all.chunks_exact(VOCAB).zip(&tokens[1..]).map(|(row, &next)| negative_log(row, next)).collect()
-    };
-    let prefill = surprise("256");
-    let mean = prefill.iter().sum::<f64>() / prefill.len() as f64;
-    println!("bard: {mean:.4} nats per token of the held-out text's start");
-    // Text, not noise: a uniform guess has 7.62.
-    assert!((2.0..3.5).contains(&mean), "{mean} nats per token");
-    for batch in 1..=8 {
-        let decode = surprise(&batch.to_string());
-        for (position, (a, b)) in decode.iter().zip(&prefill).enumerate() {
-            assert!((a - b).abs() <= 1e-6, "windows of {batch}, position {position}: {a}, prefill {b}");
+    for case in model.prompts() {
+        let tokens = ids(&case["tokens"]);
+        let surprise = |batch: usize| -> Vec<f64> {
+            let all = logits(&container, &tokens, &["--batch", &batch.to_string()]);
+            all.chunks_exact(VOCAB).zip(&tokens[1..]).map(|(row, &next)| negative_log(row, next)).collect()
+        };
+        let prefill = surprise(tokens.len());
+        let got = (prefill.iter().sum::<f64>() / prefill.len() as f64).exp();
+        let want = case["F32"]["prompt_perplexity"].as_f64().expect("a number");
+        println!("bard {}: perplexity {got:.4}, llama.cpp {want:.4}", case["prompt"]);
+        assert!((got / want - 1.0).abs() < 1e-4, "{}: {got}, llama.cpp {want}", case["prompt"]);
+        for batch in 1..=8 {
+            for (position, (a, b)) in surprise(batch).iter().zip(&prefill).enumerate() {
+                assert!((a - b).abs() <= 1e-6, "windows of {batch}, position {position}: {a}, prefill {b}");
+            }
         }
     }
 }
