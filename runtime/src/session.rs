@@ -77,7 +77,7 @@ impl Session {
 
     /// All that the model keeps of this sequence, for [`restore`](Self::restore).
     pub fn save(&self) -> Vec<u8> {
-        let mut saved = Vec::new();
+        let mut saved = self.model.root().to_vec();
         self.sequence.save(&mut saved);
         saved
     }
@@ -89,7 +89,12 @@ impl Session {
     /// [`RuntimeError::Setting`] where it was saved by another model or with other options, or is damaged; nothing
     /// changes then.
     pub fn restore(&mut self, saved: &[u8]) -> Result<()> {
-        self.sequence.restore(saved)?;
+        let rest = saved.strip_prefix(&self.model.root()[..]).ok_or_else(|| {
+            RuntimeError::Setting(
+                "it is no session of this container; begin a new one in another file".into(),
+            )
+        })?;
+        self.sequence.restore(rest)?;
         self.logits.clear();
         Ok(())
     }
@@ -102,6 +107,11 @@ impl Session {
     /// Lets the block that drafts take in all tokens from now on.
     pub(crate) fn start_drafting(&mut self) {
         self.drafting = true;
+    }
+
+    pub(crate) fn keep_logits(&mut self, logits: &[f32]) {
+        self.logits.clear();
+        self.logits.extend_from_slice(logits);
     }
 
     pub(crate) fn parts(&mut self) -> (&mut dyn Sequence, &mut dyn Workspace) {

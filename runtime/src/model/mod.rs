@@ -14,6 +14,7 @@ use crate::{Container, Device, Result, RuntimeError, Session, Together};
 use gantry_formats::arch::{self, Architecture, Hparams, HparamsError};
 use gantry_formats::container::Model as Packed;
 use gantry_formats::gguf::Header;
+use gantry_formats::hash::Digest;
 use program::{Matrix, Program, StepKind};
 use std::sync::Arc;
 
@@ -69,6 +70,8 @@ impl Default for ModelOptions {
 pub struct Model(Arc<Inner>);
 
 struct Inner {
+    /// Of the container.
+    root: Digest,
     vocab: usize,
     trained_context: Option<usize>,
     drafts: bool,
@@ -125,6 +128,7 @@ impl Model {
         let executable = device.backend().prepare(program, weights, options.record_routing)?;
         let device = device.clone();
         Ok(Self(Arc::new(Inner {
+            root: container.header().root,
             vocab,
             trained_context,
             drafts,
@@ -206,6 +210,11 @@ impl Model {
     /// A step for several sessions at once.
     pub fn together(&self) -> Together {
         Together::new(self)
+    }
+
+    /// The root of the container that it was loaded from.
+    pub(crate) fn root(&self) -> &Digest {
+        &self.0.root
     }
 
     /// Whether both are the same loaded model.
