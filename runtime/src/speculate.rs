@@ -9,6 +9,9 @@
 use crate::backend::{Part, Wanted};
 use crate::{Result, RuntimeError, Session};
 
+/// Says which token follows these logits; `None`: the text ends.
+pub type Choose<'a, E> = dyn FnMut(&[f32]) -> Result<Option<u32>, E> + 'a;
+
 /// Drafts for one session.
 #[derive(Debug)]
 pub struct Speculation {
@@ -79,7 +82,7 @@ impl Speculation {
         &mut self,
         session: &mut Session,
         token: u32,
-        choose: &mut dyn FnMut(&[f32]) -> Result<Option<u32>, E>,
+        choose: &mut Choose<'_, E>,
     ) -> Result<Option<u32>, E> {
         session.check(&[token])?;
         let vocab = session.model().vocab();
