@@ -193,6 +193,9 @@ pub(crate) struct Bench {
     /// Tokens to decode.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
     pub(crate) tokens: usize,
+    /// Shows how long each part of the model takes.
+    #[arg(long)]
+    pub(crate) profile: bool,
     /// Passes; the median counts.
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     pub(crate) repeat: usize,

@@ -7,7 +7,9 @@
 
 use super::Graph;
 use crate::Result;
-use crate::model::program::{BufferId, Clamp, Columns, Format, Gating, Matrix, Routing, Step, VectorId};
+use crate::model::program::{
+    BufferId, Clamp, Columns, Format, Gating, Matrix, Part, Routing, Step, VectorId,
+};
 use crate::model::{SIZES, number, wrong};
 use gantry_formats::arch::Experts;
 
@@ -72,6 +74,7 @@ impl Moe {
         given: Option<Matrix>,
         clamp: Option<Clamp>,
     ) -> Result<BufferId> {
+        g.b.begin(Part::Experts);
         let Self { routing, ff } = *self;
         let (embd, layer) = (g.embd, g.layer);
         let Routing { experts, used, .. } = routing;
