@@ -276,6 +276,9 @@ pub(crate) struct Load {
     /// Positions that there is room for [default: the model's own, at most 4096].
     #[arg(short, long, value_name = "N")]
     pub(crate) context: Option<usize>,
+    /// Allows a context longer than the model was made for.
+    #[arg(long)]
+    pub(crate) beyond_context: bool,
     /// Threads [default: all processors].
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,
@@ -336,6 +339,7 @@ impl Load {
                 Level::None => Verify::None,
             },
             context: self.context,
+            beyond_context: self.beyond_context,
             batch: self.batch,
             kv: match self.kv {
                 Kv::F32 => KvType::F32,

@@ -34,6 +34,8 @@ pub struct ModelOptions {
     pub verify: Verify,
     /// Positions that a session has room for. `None`: the model's own context, at most 4096.
     pub context: Option<usize>,
+    /// Whether that may be more than the model was made for.
+    pub beyond_context: bool,
     /// Most tokens that are computed together. Results do not depend on it.
     pub batch: usize,
     /// How keys and values are kept.
@@ -55,6 +57,7 @@ impl Default for ModelOptions {
             load: LoadMode::default(),
             verify: Verify::default(),
             context: None,
+            beyond_context: false,
             batch: DEFAULT_BATCH,
             kv: KvType::default(),
             memory_limit: None,
@@ -315,6 +318,12 @@ fn settings(h: &Hparams, options: &ModelOptions) -> Result<Settings> {
         return Err(RuntimeError::Setting(format!(
             "a context of {context} with batches of {}: both must be between 1 and 2^31",
             options.batch
+        )));
+    }
+    if let Some(trained) = trained.filter(|&n| n > 0 && context > n && !options.beyond_context) {
+        return Err(RuntimeError::Setting(format!(
+            "a context of {context} is longer than the {trained} positions the model was made for; give up to \
+             {trained}, or --beyond-context to try it all the same"
         )));
     }
     let (batch, window) = (options.batch.min(context), options.window.min(context));
