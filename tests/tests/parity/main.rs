@@ -1,6 +1,7 @@
-//! Logits, tokens and perplexities against llama.cpp's.
+//! Logits, tokens and perplexities against llama.cpp's, and against references in f64.
 
 mod bard;
 mod random;
+mod reference;
 mod refusal;
 mod smollm2;

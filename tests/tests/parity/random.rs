@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 /// How far logits may be from llama.cpp's where both compute in f32.
 const EXACT: f64 = 1e-8;
 
-struct Lossless {
+pub(super) struct Lossless {
     _folder: tempfile::TempDir,
-    container: PathBuf,
+    pub(super) container: PathBuf,
 }
 
 impl Lossless {
-    fn new(gguf: &Path) -> Self {
+    pub(super) fn new(gguf: &Path) -> Self {
         let folder = tempfile::tempdir().expect("a scratch folder");
         let container = folder.path().join("model.gantry");
         convert(gguf, &container, &["--recipe", "lossless"]);
@@ -20,7 +20,7 @@ impl Lossless {
     }
 
     /// The logits of a prompt as one batch, which one token after the other must give too.
-    fn logits(&self, tokens: &[u32], name: &str) -> Vec<f32> {
+    pub(super) fn logits(&self, tokens: &[u32], name: &str) -> Vec<f32> {
         let whole = logits(&self.container, tokens, &["--batch", "64"]);
         let single = logits(&self.container, tokens, &["--batch", "1"]);
         let nmse = nmse(&single, &whole);
@@ -144,14 +144,20 @@ fn no_cut_of_a_prompt_changes_a_bit() {
     }
 }
 
-/// llama.cpp's perplexity of the first 1,024 tokens of held-out text in two contexts of 512, F32 throughout. Random
-/// models are sure of wrong tokens, which makes their perplexity an exact number of many digits.
+/// llama.cpp's perplexity of held-out text in contexts of 512, F32 throughout. Random models are sure of wrong tokens,
+/// which makes their perplexity an exact number of many digits.
+///
+/// Of deepseek4 the first context only. In the second one, at positions 453 and 500, seven blocks have scores above 0
+/// and two have exactly 0, of which one is the eighth: llama.cpp takes the one that its partial sort leaves there, we
+/// the lower. Neither is wrong; `reference.rs` has that context.
 #[test]
 fn long_contexts_agree() {
     let text = gantry_tests::bard().join("heldout.txt");
-    for (arch, want) in [("llama", 26689.3058), ("qwen4exp", 1263.4246), ("deepseek4", 26816.7962)] {
+    for (arch, chunks, want) in
+        [("llama", "2", 26689.3058), ("qwen4exp", "2", 1263.4246), ("deepseek4", "1", 28640.0727)]
+    {
         let model = Lossless::new(&fixtures("tiny").join(format!("tiny-{arch}-F32.gguf")));
-        let got = perplexity(&model.container, &text, 512, &["--chunks", "2"]);
+        let got = perplexity(&model.container, &text, 512, &["--chunks", chunks]);
         println!("tiny-{arch}: perplexity {got:.4}, llama.cpp {want:.4}");
         assert!((got / want - 1.0).abs() < 1e-5, "{arch}: {got}, llama.cpp {want}");
     }

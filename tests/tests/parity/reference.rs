@@ -1,0 +1,159 @@
+//! Where llama.cpp cannot judge: contexts in which sparse attention leaves much out, and what llama.cpp leaves out.
+//!
+//! The references are the programs in `tests/reference`: the same formulas in f64, one position after the other. Their
+//! logits of some rows are committed; docs/PARITY.md says how they were made.
+
+use super::random::Lossless;
+use gantry_tests::{bard, fixtures, golden, golden_tokens, ids, nmse, perplexity, read_f32, tokenize};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// How far f32 may be from f64: a hundred times what is seen, a hundredth of what one small tensor left out makes.
+const ROUNDING: f64 = 1e-11;
+
+/// A model, tokens, and which rows of logits the golden file has.
+struct Case {
+    name: &'static str,
+    gguf: PathBuf,
+    tokens: Vec<u32>,
+    /// First row, and how many rows on the next one is.
+    rows: (usize, usize),
+    /// A key that the reference takes from here, as the file was changed too.
+    set: Option<&'static str>,
+}
+
+impl Case {
+    fn golden(&self) -> Vec<f32> {
+        read_f32(&golden().join(format!("reference-{}.f32", self.name)))
+    }
+
+    fn chosen(&self, logits: &[f32]) -> Vec<f32> {
+        let (first, step) = self.rows;
+        let vocab = logits.len() / self.tokens.len();
+        logits.chunks_exact(vocab).skip(first).step_by(step).flatten().copied().collect()
+    }
+
+    fn check(&self) {
+        let ours = Lossless::new(&self.gguf).logits(&self.tokens, self.name);
+        let (ours, exact) = (self.chosen(&ours), self.golden());
+        let vocab = exact.len() / self.tokens[self.rows.0..].iter().step_by(self.rows.1).count();
+        let rows = ours.chunks_exact(vocab).zip(exact.chunks_exact(vocab)).map(|(o, e)| nmse(o, e));
+        let (worst, error) = rows.enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).expect("rows");
+        let position = self.rows.0 + worst * self.rows.1;
+        println!("{:<16} f64: NMSE {:.2e}, worst row {error:.2e}", self.name, nmse(&ours, &exact));
+        assert!(error <= ROUNDING, "{}: NMSE {error:e} at position {position}", self.name);
+    }
+
+    /// Whether the reference still gives what is committed.
+    fn check_golden(&self) {
+        let folder = fixtures("tiny");
+        let python = folder.parent().expect("a folder").join("venv/bin/python");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("reference/run.py");
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        let out = scratch.path().join("rows.f32");
+        let tokens: Vec<String> = self.tokens.iter().map(u32::to_string).collect();
+        let mut run = Command::new(python);
+        run.arg(script).arg(&self.gguf).arg(tokens.join(",")).arg(&out);
+        run.args(["--rows", &format!("{},{},{}", self.rows.0, self.tokens.len(), self.rows.1)]);
+        run.args(self.set.iter().flat_map(|key| ["--set", key])).env("PYTHONDONTWRITEBYTECODE", "1");
+        let output = run.output().expect("python starts");
+        assert!(output.status.success(), "{}: {}", self.name, String::from_utf8_lossy(&output.stderr));
+        let error = nmse(&read_f32(&out), &self.golden());
+        assert!(error <= 1e-14, "{}: NMSE {error:e} between the reference and its golden file", self.name);
+    }
+}
+
+/// Tokens 512 to 1,023 of the held-out text in the random models' vocabulary, BOS in place of the first.
+fn second_context() -> Vec<u32> {
+    let text = include_str!("../../reference/heldout.tokens");
+    text.trim().split(',').map(|id| id.parse().expect("an id")).collect()
+}
+
+fn tiny(arch: &str) -> PathBuf {
+    fixtures("tiny").join(format!("tiny-{arch}-F32.gguf"))
+}
+
+fn deepseek4() -> Case {
+    Case { name: "deepseek4", gguf: tiny("deepseek4"), tokens: second_context(), rows: (68, 7), set: None }
+}
+
+fn qwen4exp() -> Case {
+    Case { name: "qwen4exp", gguf: tiny("qwen4exp"), tokens: second_context(), rows: (68, 7), set: None }
+}
+
+fn qwen3next() -> Case {
+    let gguf = fixtures("dummies").join("dummy-qwen3next-moe.gguf");
+    Case { name: "qwen3next", gguf, tokens: golden_tokens(64, 128), rows: (0, 1), set: None }
+}
+
+/// Bard with an indexer that has something to choose: 8 blocks of 4, where the file as it is allows for all.
+fn bard_top_32(folder: &Path) -> Case {
+    let mut file = std::fs::read(fixtures("bard").join("bard-BF16.gguf")).expect("bard");
+    let key = b"qwen4exp.attention.indexer.top_k";
+    let at = file.windows(key.len()).position(|w| w == key).expect("the key") + key.len();
+    // A u32 follows its type's number, 4.
+    assert_eq!(file[at..at + 8], [4, 0, 0, 0, 0, 4, 0, 0], "1,024 as u32");
+    file[at + 4..at + 8].copy_from_slice(&32u32.to_le_bytes());
+    let gguf = folder.join("bard-top-32.gguf");
+    std::fs::write(&gguf, file).expect("the copy");
+
+    let text = std::fs::read_to_string(bard().join("golden.json")).expect("golden.json");
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let tokens = ids(&json["logits"]["tokens"]);
+    Case { name: "bard-top-32", gguf, tokens, rows: (40, 7), set: Some("attention.indexer.top_k=32") }
+}
+
+#[test]
+fn deepseek4_agrees_where_blocks_are_left_out() {
+    deepseek4().check();
+}
+
+#[test]
+fn qwen4exp_agrees_where_blocks_are_left_out() {
+    qwen4exp().check();
+}
+
+/// llama.cpp's graph of qwen3next leaves out one of the scales that the file has, `ssm_out.scale`.
+#[test]
+fn qwen3next_agrees_with_all_scales() {
+    qwen3next().check();
+}
+
+#[test]
+fn a_trained_model_agrees_where_blocks_are_left_out() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    bard_top_32(scratch.path()).check();
+}
+
+/// All rows that count of both contexts, as one number. The references' own: exp of the mean −ln p of positions 257 to
+/// 511 of each. llama.cpp gives the same for bard, where no scores are equal.
+#[test]
+fn long_contexts_agree_with_the_references() {
+    let text = bard().join("heldout.txt");
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    for (case, want) in [(deepseek4(), 26819.6997), (bard_top_32(scratch.path()), 13.7082)] {
+        let model = Lossless::new(&case.gguf);
+        let got = perplexity(&model.container, &text, 512, &["--chunks", "2"]);
+        println!("{:<16} perplexity {got:.4}, reference {want:.4}", case.name);
+        assert!((got / want - 1.0).abs() < 5e-6, "{}: {got}, reference {want}", case.name);
+    }
+}
+
+#[test]
+fn second_context_is_of_the_held_out_text() {
+    let text = std::fs::read_to_string(bard().join("heldout.txt")).expect("the text");
+    let model = Lossless::new(&tiny("llama"));
+    // Far more than 1,024 tokens: no piece of this vocabulary has more than three bytes.
+    let all = tokenize(&model.container, &text[..8192]);
+    let second = second_context();
+    assert_eq!(second[0], 1, "BOS");
+    assert_eq!(second[1..], all[513..1024]);
+}
+
+#[test]
+fn golden_rows_are_what_the_references_give() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    for case in [deepseek4(), qwen4exp(), qwen3next(), bard_top_32(scratch.path())] {
+        case.check_golden();
+    }
+}
