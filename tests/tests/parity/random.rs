@@ -3,8 +3,8 @@
 use gantry_tests::{convert, fixtures, golden, golden_tokens, logits, nmse, perplexity, read_f32, same_bits};
 use std::path::{Path, PathBuf};
 
-/// How far logits may be from llama.cpp's where both compute in f32.
-const EXACT: f64 = 1e-8;
+/// How far logits may be from llama.cpp's where both compute in f32: about 50 times what is seen.
+const EXACT: f64 = 1e-11;
 
 pub(super) struct Lossless {
     _folder: tempfile::TempDir,
@@ -49,11 +49,11 @@ fn tiny(arch: &str) {
 }
 
 /// A model as llama.cpp's tests make it: F32, two layers.
-fn dummy(arch: &str) {
+fn dummy(arch: &str, bound: f64) {
     let gguf = fixtures("dummies").join(format!("dummy-{arch}.gguf"));
     let ours = Lossless::new(&gguf).logits(&golden_tokens(64, 128), arch);
     for way in ["prefill", "decode"] {
-        check(arch, "F32", way, &ours, &golden_logits(&format!("dummy-{arch}"), way), EXACT);
+        check(arch, "F32", way, &ours, &golden_logits(&format!("dummy-{arch}"), way), bound);
     }
 }
 
@@ -105,22 +105,23 @@ fn deepseek4_agrees() {
 
 #[test]
 fn qwen2_agrees() {
-    dummy("qwen2-dense");
+    dummy("qwen2-dense", EXACT);
 }
 
 #[test]
 fn qwen3_agrees() {
-    dummy("qwen3-dense");
+    dummy("qwen3-dense", EXACT);
 }
 
+/// llama.cpp's graph leaves out `ssm_out.scale`, which the file has: see `reference.rs`.
 #[test]
-fn qwen3next_agrees() {
-    dummy("qwen3next-moe");
+fn qwen3next_agrees_but_for_a_scale() {
+    dummy("qwen3next-moe", 1e-8);
 }
 
 #[test]
 fn glm_dsa_agrees() {
-    dummy("glm-dsa-moe");
+    dummy("glm-dsa-moe", EXACT);
 }
 
 /// Long enough for windows that slide, blocks of 128 that are compressed and selections that leave something out.
