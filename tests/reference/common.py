@@ -100,15 +100,30 @@ def rms(x, weight, eps):
     return y if weight is None else y * weight
 
 
-def rotate(x, position, base, count, pairs, last=False, inverse=False):
-    """RoPE of `count` values of the last axis, the first ones or the last ones; the rest stays.
+def frequencies(base, count):
+    """Radians that each of the count/2 pairs turns by from one position to the next."""
+    return base ** (-2 * np.arange(count // 2) / count)
+
+
+def stretched(base, count, factor, original, fast=32.0, slow=1.0):
+    """YaRN's frequencies: pairs that turn more than `fast` times in the `original` context stay, those that turn less
+    than `slow` times are slowed by `factor`, with a ramp between, over whole pairs."""
+    pair = lambda turns: count * np.log(original / (turns * 2 * np.pi)) / (2 * np.log(base))
+    low, high = max(np.floor(pair(fast)), 0), min(np.ceil(pair(slow)), count - 1)
+    slowed = np.clip((np.arange(count // 2) - low) / max(high - low, 0.001), 0, 1)
+    return frequencies(base, count) * (slowed / factor + 1 - slowed)
+
+
+def rotate(x, position, frequency, pairs, last=False, inverse=False):
+    """RoPE of the first values of the last axis, or the last ones, two for each frequency; the rest stays.
 
     x is [..., width], position a number or an array that broadcasts over x's leading axes. pairs says who turns with
-    whom: "near" (2j, 2j+1) or "far" (j, j + count/2).
+    whom: "near" (2j, 2j+1) or "far" (j, j + half of them).
     """
+    count = 2 * len(frequency)
     start = x.shape[-1] - count if last else 0
     part = x[..., start : start + count]
-    angle = np.asarray(position, np.float64)[..., None] * base ** (-2 * np.arange(count // 2) / count)
+    angle = np.asarray(position, np.float64)[..., None] * frequency
     cos, sin = np.cos(angle), -np.sin(angle) if inverse else np.sin(angle)
     out = x.copy()
     turned = out[..., start : start + count]
@@ -121,14 +136,17 @@ def rotate(x, position, base, count, pairs, last=False, inverse=False):
 
 def expert(block, id, x, limit):
     """One routed expert's feed-forward of one row x. limit clamps as DeepSeek-V4 does; None: no clamp."""
+    def mul(name, x):
+        y = block[name][id] @ x
+        return y * block[name + ".scale"][id] if block.has(name + ".scale") else y
+
     if block.has("ffn_gate_up_exps"):
-        gate, up = np.split(block["ffn_gate_up_exps"][id] @ x, 2)
+        gate, up = np.split(mul("ffn_gate_up_exps", x), 2)
     else:
-        gate, up = block["ffn_gate_exps"][id] @ x, block["ffn_up_exps"][id] @ x
+        gate, up = mul("ffn_gate_exps", x), mul("ffn_up_exps", x)
     if limit is not None:
         gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
-    y = block["ffn_down_exps"][id] @ (silu(gate) * up)
-    return y * block["ffn_down_exps.scale"][id] if block.has("ffn_down_exps.scale") else y
+    return mul("ffn_down_exps", silu(gate) * up)
 
 
 def shared_expert(block, x, limit=None):

@@ -1,7 +1,8 @@
 """DeepSeek-V4 in f64: hyper-connections mixed by Sinkhorn's iteration, one shared key and value head, a raw window
 beside compressed blocks of 4 (chosen by an indexer) or 128 positions, experts by hash or by router."""
 import numpy as np
-from common import expert, normalised, rms, rotate, shared_expert, sigmoid, softmax, softplus
+from common import (expert, frequencies, normalised, rms, rotate, shared_expert, sigmoid, softmax, softplus,
+                    stretched)
 
 STREAMS = 4
 
@@ -11,10 +12,18 @@ class DeepSeek4:
         self.model, self.choices = model, choices
         key = model.key
         self.eps, self.hc_eps = key("attention.layer_norm_rms_epsilon"), key("hyper_connection.epsilon")
-        self.heads, self.width, self.rotated = (
-            key("attention.head_count"), key("attention.key_length"), key("rope.dimension_count"))
-        if f"{model.arch}.rope.scaling.type" in model.keys:
-            raise SystemExit("this reference has no YaRN")
+        self.heads, self.width = key("attention.head_count"), key("attention.key_length")
+
+    def frequency(self, ratio):
+        """Layers with compressed blocks have a base of their own, and YaRN, without its factor of the values."""
+        key = self.model.key
+        count = key("rope.dimension_count")
+        if not ratio:
+            return frequencies(key("rope.freq_base"), count)
+        base = key("attention.compress_rope_freq_base")
+        if key("rope.scaling.type", "none") != "yarn":
+            return frequencies(base, count)
+        return stretched(base, count, key("rope.scaling.factor"), key("rope.scaling.original_context_length"))
 
     def logits(self, tokens):
         m = self.model
@@ -53,9 +62,8 @@ class DeepSeek4:
     def attention(self, block, i, x):
         m, t, w = self.model, len(x), self.width
         ratio = m.key("attention.compress_ratios")[i]
-        base = m.key("attention.compress_rope_freq_base") if ratio else m.key("rope.freq_base")
-        at = np.arange(t)
-        turn = lambda v, position, **how: rotate(v, position, base, self.rotated, "near", last=True, **how)
+        at, frequency = np.arange(t), self.frequency(ratio)
+        turn = lambda v, position, **how: rotate(v, position, frequency, "near", last=True, **how)
 
         compact = rms(block.mul("attn_q_a", x), block["attn_q_a_norm"], self.eps)
         q = rms(block.mul("attn_q_b", compact).reshape(t, self.heads, w), None, self.eps)

@@ -1,6 +1,6 @@
 """Qwen3-Next in f64: plain residuals, delta nets and gated attention in turns, experts with a gated shared one."""
 import numpy as np
-from common import rms, rotate, silu
+from common import frequencies, rms, rotate, silu
 from delta_net import delta_net, gated_attention
 from qwen4exp import gated_experts
 
@@ -23,8 +23,8 @@ class Qwen3Next:
         return y @ m["output.weight" if m.has("output.weight") else "token_embd.weight"].T
 
     def attention(self, block, x):
-        turn = lambda v, position: rotate(
-            v, position, self.model.key("rope.freq_base"), self.model.key("rope.dimension_count"), "far")
+        frequency = frequencies(self.model.key("rope.freq_base"), self.model.key("rope.dimension_count"))
+        turn = lambda v, position: rotate(v, position, frequency, "far")
         return gated_attention(self.model, block, x, np.arange(len(x)), turn, lambda p: np.arange(p + 1))
 
     def linear(self, block, x):

@@ -1,6 +1,6 @@
 """Qwen4 in f64: gated residual streams, delta nets, attention with a sparse selection, experts, n-gram table."""
 import numpy as np
-from common import expert, normalised, rms, rotate, shared_expert, sigmoid, silu, softmax
+from common import expert, frequencies, normalised, rms, rotate, shared_expert, sigmoid, silu, softmax
 from delta_net import convolved, delta_net, gated_attention
 
 WORD = (1 << 64) - 1
@@ -22,7 +22,7 @@ class Qwen4Exp:
                 raise SystemExit(f"pair {j} is in no section of {s}")
 
     def turn(self, x, position):
-        return rotate(x, position, self.model.key("rope.freq_base"), self.rotated, "far")
+        return rotate(x, position, frequencies(self.model.key("rope.freq_base"), self.rotated), "far")
 
     def logits(self, tokens):
         m = self.model

@@ -12,10 +12,11 @@ import argparse
 import numpy as np
 from common import Choices, Model
 from deepseek4 import DeepSeek4
+from glm_dsa import GlmDsa
 from qwen3next import Qwen3Next
 from qwen4exp import Qwen4Exp
 
-ARCHITECTURES = {"deepseek4": DeepSeek4, "qwen3next": Qwen3Next, "qwen4exp": Qwen4Exp}
+ARCHITECTURES = {"deepseek4": DeepSeek4, "glm-dsa": GlmDsa, "qwen3next": Qwen3Next, "qwen4exp": Qwen4Exp}
 
 
 def main():

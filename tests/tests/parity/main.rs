@@ -1,5 +1,6 @@
 //! Logits, tokens and perplexities against llama.cpp's, and against references in f64.
 
+mod altered;
 mod bard;
 mod random;
 mod reference;
