@@ -67,6 +67,8 @@ class GlmDsa:
         for p in range(len(x)):
             biased = probability[p] + block["exp_probs_b.bias"]
             ids = self.choices.best(biased, key("expert_used_count"), "experts", i, p)
-            weights = normalised(probability[p][ids]) * (key("expert_weights_scale", 0.0) or 1.0)
+            weights = probability[p][ids]
+            weights = normalised(weights) if key("expert_weights_norm", False) else weights
+            weights = weights * (key("expert_weights_scale", 0.0) or 1.0)
             y[p] += sum(w * expert(block, id, x[p], None) for w, id in zip(weights, ids))
         return y
