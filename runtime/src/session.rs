@@ -42,7 +42,8 @@ impl Session {
     /// Takes `tokens` in batches and leaves the logits of the last one. No tokens: nothing changes.
     ///
     /// # Errors
-    /// [`RuntimeError::ContextFull`] and [`RuntimeError::Token`], both before anything is computed.
+    /// [`RuntimeError::ContextFull`] and [`RuntimeError::Token`], both before anything is computed. After any other
+    /// error, such as a row of a table that cannot be read from its file, the session is empty.
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32]> {
         self.advance(tokens, Wanted::Last, &mut |_| ())?;
         Ok(&self.logits)

@@ -49,7 +49,9 @@ impl Speculation {
         }
         if !model.drafts() {
             return refuse(
-                "this model has no block that drafts tokens (nextn); run it without --spec".into(),
+                "this model has no block that drafts tokens, or none that runs here (qwen4exp's and deepseek4's do); run it \
+                 without --spec"
+                    .into(),
             );
         }
         if model.settings().window < Self::window(most) {
@@ -97,12 +99,14 @@ impl Speculation {
         let rows = &mut self.rows;
         let part = Part { sequence: &mut *sequence, tokens: &tokens, wanted: Wanted::All };
         workspace.run(&mut [part], false, &mut |_, logits| rows.extend_from_slice(logits))?;
-        let (mut kept, mut next) = (1, None);
+        // Whatever `choose` says, what it did not see is taken back.
+        let (mut kept, mut next) = (1, Ok(None));
         for (i, row) in self.rows.chunks_exact(vocab).enumerate() {
             kept = i + 1;
-            next = choose(row)?;
-            if next.is_none() || tokens.get(i + 1) != next.as_ref() {
-                break;
+            next = choose(row);
+            match &next {
+                Ok(Some(token)) if tokens.get(i + 1) == Some(token) => {}
+                _ => break,
             }
         }
         self.counts.steps += 1;
@@ -110,7 +114,7 @@ impl Speculation {
         self.counts.accepted += kept as u64 - 1;
         workspace.accept(sequence, &tokens, kept)?;
         session.keep_logits(&self.rows[(kept - 1) * vocab..kept * vocab]);
-        Ok(next)
+        next
     }
 
     /// What came of it so far.

@@ -1,7 +1,7 @@
 //! Architecture tables: which keys and tensors a model of each architecture has, with their shapes.
 //!
 //! `gantry convert` checks a source against the table before it writes a byte; the runtime builds its graph from
-//! the same names. Adding an architecture is one table here and one graph in `runtime::model`.
+//! the same names. Adding an architecture is one table here and one graph in `runtime::model::graph`.
 
 mod check;
 mod deepseek4;

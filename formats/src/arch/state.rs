@@ -56,9 +56,11 @@ impl Resolved {
             state.cache = product(&[h.heads_kv?, h.key_length?.checked_add(h.value_length?)?, context])?;
             let ratio =
                 s.compression.as_ref().and_then(|c| c.ratios.get(block as usize)).copied().unwrap_or(0);
-            let indexer = s.indexer.as_ref().filter(|i| ratio > 0 && size(i.top_k) < context);
-            if let Some(indexer) = indexer {
-                state.exact = product(&[size(indexer.key_len), context / size(ratio)])?;
+            let beyond =
+                |top_k: usize| context.checked_div(size(ratio)).is_some_and(|n| n > size(top_k / ratio));
+            if let Some(indexer) = s.indexer.as_ref().filter(|i| beyond(i.top_k)) {
+                let rows = (2 * size(ratio) + BATCH).min(context);
+                state.exact = product(&[size(indexer.key_len), context / size(ratio) + rows])?;
             }
         }
         if let Some(Some(ple)) = s.ple.as_ref().filter(|_| self.applies(Where::Ple, block) == Some(true)) {

@@ -63,10 +63,11 @@ fn a_block_keeps_what_its_layer_needs() {
             .collect::<Vec<_>>()
     };
     // Delta nets: 6 states of 24 × 24, 4 inputs of (2·2 + 6)·24 channels; the n-gram block 3·3 inputs of 3 streams of
-    // 64; attention: 3 heads of keys and values of 36, and a key of 44 for each 4 positions where top_k is exceeded.
+    // 64; attention: 3 heads of keys and values of 36, and, where top_k is exceeded, a key of 44 for each
+    // 4 positions and for those of two blocks and a batch.
     let linear = 6 * 24 * 24 + 4 * 240;
     let full = 3 * 72 * 1000;
-    let want = [(0, linear), (0, linear + 9 * 192), (full, 44 * 250), (0, linear), (full, 0)];
+    let want = [(0, linear), (0, linear + 9 * 192), (full, 44 * (250 + 2 * 4 + 128)), (0, linear), (full, 0)];
     assert_eq!(state(&super::samples::qwen4exp(), 1000), want);
     assert_eq!(state(&super::samples::qwen4exp(), 32)[2], (3 * 72 * 32, 0));
     // A window of 32 with room for a batch, in keys of 40; entries for 4 and 128 positions; rows of values and scores

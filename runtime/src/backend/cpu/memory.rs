@@ -4,6 +4,7 @@ use super::buffers::Buffers;
 use super::sequence::kept_bytes;
 use super::{HEAD_ROWS, KeptBytes, Program, Settings, Step};
 use crate::model::program::{Buffer, BufferId, Columns, Kept};
+use gantry_kernels::cpu::attention_scores;
 
 /// Bytes of what a sequence keeps.
 pub(super) fn kept(program: &Program, settings: &Settings) -> KeptBytes {
@@ -11,7 +12,9 @@ pub(super) fn kept(program: &Program, settings: &Settings) -> KeptBytes {
     for kept in &program.kept {
         let bytes = kept_bytes(kept, settings) as u64;
         match kept {
-            Kept::Cache(shape) if shape.window.is_none() => sum.position += bytes / settings.context as u64,
+            Kept::Cache(shape) if shape.window.is_none() => {
+                sum.position = sum.position.saturating_add(bytes.div_ceil(settings.context as u64))
+            }
             _ => sum.fixed = sum.fixed.saturating_add(bytes),
         }
     }
@@ -48,6 +51,6 @@ pub(super) fn scratch(program: &Program, settings: &Settings, threads: usize) ->
         Step::Attention { heads, .. } => Some(heads.query / heads.kv),
         _ => None,
     });
-    let scores = times(group.max().unwrap_or(0) * 4 * threads, settings.context);
+    let scores = times(attention_scores(group.max().unwrap_or(0), settings.context), 4 * threads);
     buffers.chain([aside, scores]).fold(0, u64::saturating_add)
 }

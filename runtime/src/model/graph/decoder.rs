@@ -91,7 +91,7 @@ pub(super) fn build(mut g: Graph<'_>) -> Result<Program> {
 
         let x = g.norm(residual, "ffn_norm.weight")?;
         let y = match &moe {
-            Some(moe) => moe.routed(&mut g, x, None, None)?,
+            Some(moe) => moe.routed(&mut g, x, None, None, None)?,
             None => {
                 g.b.begin(Part::FeedForward);
                 let ff = g.need(g.h.ff, "feed_forward_length")?;
@@ -106,7 +106,7 @@ pub(super) fn build(mut g: Graph<'_>) -> Result<Program> {
     let x = g.b.norm(chosen, norm, g.eps);
     let logits = g.logits(x)?;
     let head = g.b.take_steps();
-    Ok(g.finish(Parts { body, head, residual, chosen, logits, draft: None }))
+    g.finish(Parts { body, head, residual, chosen, logits, draft: None })
 }
 
 /// The shape of attention, with 1/√(length of a key) as its scale.

@@ -39,12 +39,11 @@ struct Layers {
 
 impl Layers {
     fn read(g: &mut Graph<'_>) -> Result<Self> {
-        let mut heads = super::decoder::heads(g)?;
+        let heads = super::decoder::heads(g)?;
         if heads.kv != 1 || heads.key_len != heads.value_len {
             let expected = "1, with keys as long as values".into();
             return Err(wrong(g.h, "attention.head_count_kv", heads.kv.to_string(), expected));
         }
-        heads.scale = (1.0 / (heads.key_len as f64).sqrt()) as f32;
         let rot = g.rotated(heads.key_len)?;
         let hyper = arch::Hyper::read(g.h, g.meta)?;
         let own = Deepseek4::read(g.h, g.meta)?;
@@ -236,7 +235,7 @@ impl Layers {
         } else {
             (Some(g.vector("exp_probs_b.bias", self.moe.experts())?), None)
         };
-        let y = self.moe.clamped(g, x, bias, given, routed)?;
+        let y = self.moe.routed(g, x, bias, given, routed)?;
         g.b.begin(Part::SharedExpert);
         let ff = g.need(g.h.expert_shared_ff, "expert_shared_count")?;
         let shared = g.feed_forward(["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"], ff, x, shared)?;
@@ -301,5 +300,5 @@ pub(super) fn build(mut g: Graph<'_>) -> Result<Program> {
     let logits = g.logits(x)?;
     let head = g.b.take_steps();
     let draft = layers.draft(&mut g, residual)?;
-    Ok(g.finish(Parts { body, head, residual, chosen, logits, draft }))
+    g.finish(Parts { body, head, residual, chosen, logits, draft })
 }

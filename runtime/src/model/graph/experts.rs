@@ -57,17 +57,6 @@ impl Moe {
         x: BufferId,
         bias: Option<VectorId>,
         given: Option<Matrix>,
-    ) -> Result<BufferId> {
-        self.clamped(g, x, bias, given, None)
-    }
-
-    /// [`routed`](Self::routed), with bounds.
-    pub(super) fn clamped(
-        &self,
-        g: &mut Graph<'_>,
-        x: BufferId,
-        bias: Option<VectorId>,
-        given: Option<Matrix>,
         clamp: Option<Clamp>,
     ) -> Result<BufferId> {
         g.b.begin(Part::Experts);

@@ -46,6 +46,8 @@ impl Layers {
         let experts = Experts::read(g.h, g.meta)?;
         let gating = match experts.gating {
             Some(1) => Gating::Softmax,
+            Some(3) => Gating::SoftmaxWeight,
+            Some(4) => Gating::SqrtSoftplus,
             _ => Gating::Sigmoid,
         };
         let normalize = experts.normalize.unwrap_or(true);
@@ -142,7 +144,7 @@ impl Layers {
         }
         let name = g.name("exp_probs_b.bias");
         let bias = g.w.optional(&name, self.moe.experts())?;
-        let y = self.moe.routed(g, x, bias, None)?;
+        let y = self.moe.routed(g, x, bias, None, None)?;
         g.b.begin(Part::SharedExpert);
         let ff = g.need(g.h.expert_shared_ff, "expert_shared_count")?;
         let shared = g.feed_forward(["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"], ff, x, None)?;
@@ -174,5 +176,5 @@ pub(super) fn build(mut g: Graph<'_>) -> Result<Program> {
     let x = g.b.norm(chosen, norm, g.eps);
     let logits = g.logits(x)?;
     let head = g.b.take_steps();
-    Ok(g.finish(Parts { body, head, residual, chosen, logits, draft: None }))
+    g.finish(Parts { body, head, residual, chosen, logits, draft: None })
 }

@@ -8,8 +8,8 @@
 
 use super::Graph;
 use super::hyper::Streams;
-use crate::Result;
 use crate::model::program::{BufferId, ConvShape, Format, Kept, Ngram, Part, Step};
+use crate::{Result, RuntimeError};
 use gantry_formats::arch::Ple;
 
 impl Graph<'_> {
@@ -27,6 +27,10 @@ impl Graph<'_> {
             vocabs: ple.vocabs.clone(),
         });
         let (rows, _) = self.w.shape("per_layer_token_embd.weight")?;
+        if (rows as u64) < ple.rows() {
+            let what = format!("it has {rows} rows, its hashes reach {}", ple.rows());
+            return Err(RuntimeError::Tensor { tensor: "per_layer_token_embd.weight".into(), what });
+        }
         let table = self.w.matrix("per_layer_token_embd.weight", rows, ple.dim)?;
         let e = self.b.buffer("n-gram rows", ple.heads * ple.dim, Format::F32);
         self.b.push(Step::Ngram { table, hash, y: e });

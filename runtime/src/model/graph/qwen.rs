@@ -44,7 +44,7 @@ impl Layers {
 
     /// The answer of the experts and of the shared one.
     fn experts(&self, g: &mut Graph<'_>, m: BufferId) -> Result<BufferId> {
-        let routed = self.moe.routed(g, m, None, None)?;
+        let routed = self.moe.routed(g, m, None, None, None)?;
         g.b.begin(Part::SharedExpert);
         let ff = g.need(g.h.expert_shared_ff, "expert_shared_feed_forward_length")?;
         let shared = g.feed_forward(["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"], ff, m, None)?;
@@ -79,7 +79,7 @@ fn plain(mut g: Graph<'_>, layers: &Layers) -> Result<Program> {
     let x = g.b.norm(chosen, norm, g.eps);
     let logits = g.logits(x)?;
     let head = g.b.take_steps();
-    Ok(g.finish(Parts { body, head, residual, chosen, logits, draft: None }))
+    g.finish(Parts { body, head, residual, chosen, logits, draft: None })
 }
 
 fn streamed(mut g: Graph<'_>, layers: &Layers) -> Result<Program> {
@@ -104,7 +104,7 @@ fn streamed(mut g: Graph<'_>, layers: &Layers) -> Result<Program> {
     let logits = g.logits(m)?;
     let head = g.b.take_steps();
     let draft = draft(&mut g, layers, &read, residual)?;
-    Ok(g.finish(Parts { body, head, residual, chosen, logits, draft }))
+    g.finish(Parts { body, head, residual, chosen, logits, draft })
 }
 
 /// Mixer and experts of the current layer.

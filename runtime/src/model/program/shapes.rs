@@ -147,9 +147,7 @@ pub struct DeltaShape {
     pub dim: usize,
     /// Which key head a value head reads.
     pub keys: KeyHeads,
-    /// How queries and keys are normalised.
-    pub l2: L2,
-    /// Of that.
+    /// In the Euclidean norm of queries and keys: x / √(Σx² + eps).
     pub eps: f32,
 }
 
@@ -160,15 +158,6 @@ pub enum KeyHeads {
     Tiled,
     /// Value head divided by the value heads of a key head.
     Grouped,
-}
-
-/// Forms of the Euclidean norm's bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum L2 {
-    /// x / √(Σx² + eps).
-    Sum,
-    /// x / max(√Σx², eps).
-    Max,
 }
 
 /// The constants of hyper-connections whose streams a Sinkhorn iteration mixes.
