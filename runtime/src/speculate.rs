@@ -52,7 +52,8 @@ impl Speculation {
                 "this model has no block that drafts tokens (nextn); run it without --spec".into(),
             );
         }
-        if model.settings().window < Self::window(most) {
+        // No window is longer than the context.
+        if model.settings().window < Self::window(most).min(model.context()) {
             let found = model.settings().window;
             return refuse(format!(
                 "drafts of {most} tokens take a window of {}, not {found}",
@@ -77,7 +78,7 @@ impl Speculation {
     /// is given back: it follows the session then.
     ///
     /// # Errors
-    /// As [`Session::prefill`], and those of `choose`.
+    /// As [`Session::prefill`], and those of `choose`, which ends it too.
     pub fn step<E: From<RuntimeError>>(
         &mut self,
         session: &mut Session,
@@ -95,14 +96,15 @@ impl Speculation {
         }
         self.rows.clear();
         let rows = &mut self.rows;
-        let part = Part { sequence: &mut *sequence, tokens: &tokens, wanted: Wanted::All };
-        workspace.run(&mut [part], false, &mut |_, logits| rows.extend_from_slice(logits))?;
-        let (mut kept, mut next) = (1, None);
+        let part = Part { sequence: &mut *sequence, tokens: &tokens, wanted: Wanted::All, drafting: false };
+        workspace.run(&mut [part], &mut |_, logits| rows.extend_from_slice(logits))?;
+        let (mut kept, mut next) = (1, Ok(None));
         for (i, row) in self.rows.chunks_exact(vocab).enumerate() {
             kept = i + 1;
-            next = choose(row)?;
-            if next.is_none() || tokens.get(i + 1) != next.as_ref() {
-                break;
+            next = choose(row);
+            match &next {
+                Ok(Some(next)) if tokens.get(i + 1) == Some(next) => {}
+                _ => break,
             }
         }
         self.counts.steps += 1;
@@ -110,7 +112,7 @@ impl Speculation {
         self.counts.accepted += kept as u64 - 1;
         workspace.accept(sequence, &tokens, kept)?;
         session.keep_logits(&self.rows[(kept - 1) * vocab..kept * vocab]);
-        Ok(next)
+        next
     }
 
     /// What came of it so far.

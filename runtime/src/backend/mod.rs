@@ -109,18 +109,15 @@ pub struct Part<'a> {
     pub tokens: &'a [u32],
     /// Which of them get logits.
     pub wanted: Wanted,
+    /// Whether the block that drafts keeps up with them.
+    pub drafting: bool,
 }
 
 /// Working memory that runs programs.
 pub trait Workspace: Send {
     /// Takes the tokens of every part to its sequence, all in one batch. `sink` gets the number of a part and rows
-    /// of its logits, in order, several at a time. With `drafting` the block that drafts keeps up.
-    fn run(
-        &mut self,
-        parts: &mut [Part<'_>],
-        drafting: bool,
-        sink: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<()>;
+    /// of its logits, in order, several at a time.
+    fn run(&mut self, parts: &mut [Part<'_>], sink: &mut dyn FnMut(usize, &[f32])) -> Result<()>;
     /// Logits of what may follow `token`, which follows the sequence: by the block that drafts, from the trunk's
     /// streams of the last token for the first of a draft (`step` 0), else from its own of the step before.
     fn draft(

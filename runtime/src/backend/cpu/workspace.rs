@@ -161,15 +161,11 @@ fn own(sequence: &mut dyn Sequence) -> Result<&mut CpuSequence> {
 }
 
 impl Workspace for Walker {
-    fn run(
-        &mut self,
-        parts: &mut [Part<'_>],
-        drafting: bool,
-        sink: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<()> {
+    fn run(&mut self, parts: &mut [Part<'_>], sink: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
         let loaded = Arc::clone(&self.loaded);
         let program = &loaded.program;
-        let (mut spans, mut tokens, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut spans, mut tokens) = (Vec::new(), Vec::new());
+        let (mut wanted, mut drafting) = (Vec::new(), Vec::new());
         let mut sequences = Vec::with_capacity(parts.len());
         for part in parts {
             let sequence = own(part.sequence)?;
@@ -177,6 +173,7 @@ impl Workspace for Walker {
             tokens.extend_from_slice(part.tokens);
             sequence.tokens.extend_from_slice(part.tokens);
             wanted.push(part.wanted);
+            drafting.push(part.drafting);
             sequences.push(sequence);
         }
         self.turn(&spans);
@@ -190,12 +187,9 @@ impl Workspace for Walker {
             };
             self.head(&program.head, program.residual, rows, &mut |logits| sink(i, logits))?;
         }
-        if drafting {
-            let draft = Self::drafter(&loaded)?;
-            for (span, sequence) in spans.iter().zip(sequences) {
-                let own = &tokens[span.row..span.row + span.tokens];
-                self.keep_up(draft, sequence, *span, own)?;
-            }
+        for ((span, sequence), _) in spans.iter().zip(sequences).zip(drafting).filter(|(_, drafts)| *drafts) {
+            let own = &tokens[span.row..span.row + span.tokens];
+            self.keep_up(Self::drafter(&loaded)?, sequence, *span, own)?;
         }
         Ok(())
     }
