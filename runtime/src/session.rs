@@ -1,7 +1,9 @@
 //! A session: one sequence of tokens and what the model remembers of it.
 
-use crate::backend::{Part, Sequence, Wanted, Workspace};
+use crate::backend::{self, Sequence, Wanted, Workspace};
+use crate::model::program::Part;
 use crate::{Model, Result, RuntimeError};
+use std::time::Duration;
 
 /// Sessions that [`Together`] takes in one step.
 pub const MAX_TOGETHER: usize = 32;
@@ -99,6 +101,16 @@ impl Session {
         Ok(())
     }
 
+    /// Measures from now on how long each part of the model takes.
+    pub fn measure(&mut self) {
+        self.workspace.measure();
+    }
+
+    /// What was measured since [`measure`](Self::measure).
+    pub fn measured(&self) -> Vec<(Part, Duration)> {
+        self.workspace.measured()
+    }
+
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model
@@ -135,7 +147,7 @@ impl Session {
             let (now, later) = rest.split_at(rest.len().min(self.model.settings().batch));
             let wanted = if wanted == Wanted::Last && !later.is_empty() { Wanted::None } else { wanted };
             let logits = &mut self.logits;
-            let part = Part { sequence: &mut *self.sequence, tokens: now, wanted, drafting };
+            let part = backend::Part { sequence: &mut *self.sequence, tokens: now, wanted, drafting };
             self.workspace.run(&mut [part], &mut |_, rows| {
                 keep_last(logits, rows, vocab);
                 sink(rows);
@@ -199,7 +211,7 @@ impl Together {
                 let wanted = if rest.is_empty() { Wanted::Last } else { Wanted::None };
                 *tokens = rest;
                 let (sequence, drafting) = (&mut *session.sequence, session.drafting);
-                now.push(Part { sequence, tokens: first, wanted, drafting });
+                now.push(backend::Part { sequence, tokens: first, wanted, drafting });
                 logits.push(&mut session.logits);
             }
             self.workspace.run(&mut now, &mut |part, rows| keep_last(logits[part], rows, vocab))?;

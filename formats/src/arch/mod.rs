@@ -20,6 +20,7 @@ mod resolve;
 mod rule;
 #[cfg(test)]
 mod samples;
+mod state;
 mod subject;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ pub use hparams::{
 };
 pub use resolve::{Expected, Resolved};
 pub use rule::{Presence, TensorRule, Where};
+pub use state::BlockState;
 pub use subject::Subject;
 
 use crate::exit::{Exit, ExitCode};

@@ -12,7 +12,7 @@ pub struct Resolved {
     pub hparams: Hparams,
     /// What is wrong with them, in order of the table.
     pub errors: Vec<HparamsError>,
-    subjects: Subjects,
+    pub(super) subjects: Subjects,
 }
 
 /// A tensor that a model may have.

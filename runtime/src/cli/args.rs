@@ -193,6 +193,9 @@ pub(crate) struct Bench {
     /// Tokens to decode.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
     pub(crate) tokens: usize,
+    /// Shows how long each part of the model takes.
+    #[arg(long)]
+    pub(crate) profile: bool,
     /// Passes; the median counts.
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     pub(crate) repeat: usize,
@@ -273,6 +276,9 @@ pub(crate) struct Load {
     /// Positions that there is room for [default: the model's own, at most 4096].
     #[arg(short, long, value_name = "N")]
     pub(crate) context: Option<usize>,
+    /// Allows a context longer than the model was made for.
+    #[arg(long)]
+    pub(crate) beyond_context: bool,
     /// Threads [default: all processors].
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,
@@ -333,6 +339,7 @@ impl Load {
                 Level::None => Verify::None,
             },
             context: self.context,
+            beyond_context: self.beyond_context,
             batch: self.batch,
             kv: match self.kv {
                 Kv::F32 => KvType::F32,

@@ -15,7 +15,7 @@ use super::experts::{Moe, Rule};
 use super::{Graph, Parts, text_pairs};
 use crate::model::program::{
     BufferId, CacheShape, Chosen, Clamp, Columns, Draft, Entries, Format, Gating, Heads, Hyper, Kept, KeptId,
-    Pieces, Pool, Program, Rotation, Selection, Step,
+    Part, Pieces, Pool, Program, Rotation, Selection, Step,
 };
 use crate::model::wrong;
 use crate::{Result, RuntimeError};
@@ -84,6 +84,7 @@ impl Layers {
         norm: &str,
         answer: impl FnOnce(&mut Graph<'_>, BufferId) -> Result<BufferId>,
     ) -> Result<()> {
+        g.b.begin(Part::HyperConnections);
         let (count, hyper) = (self.streams, self.hyper);
         let logits = (2 + count) * count;
         let mixes = self.mixes(g, x, &g.name(&format!("{site}_fn.weight")), logits)?;
@@ -95,6 +96,7 @@ impl Layers {
         g.b.push(Step::SinkhornRead { hyper, x, mixes, scale, base, y: m, post, comb });
         let m = g.norm(m, norm)?;
         let add = answer(g, m)?;
+        g.b.begin(Part::HyperConnections);
         g.b.push(Step::SinkhornWrite { x, add, post, comb });
         Ok(())
     }
@@ -113,6 +115,7 @@ impl Layers {
 
     /// The answer of attention to `x`; `ratio` is the layer's compression, 0 without.
     fn attend(&self, g: &mut Graph<'_>, x: BufferId, ratio: usize) -> Result<BufferId> {
+        g.b.begin(Part::Attention);
         let Self { heads, rot, .. } = *self;
         let Heads { query, key_len: len, .. } = heads;
         let rotation = self.rotations[usize::from(ratio > 0)];
@@ -234,8 +237,8 @@ impl Layers {
             (Some(g.vector("exp_probs_b.bias", self.moe.experts())?), None)
         };
         let y = self.moe.clamped(g, x, bias, given, routed)?;
-        let each = g.need(g.h.expert_ff, "expert_feed_forward_length")?;
-        let ff = each.saturating_mul(usize::try_from(g.h.expert_shared.max(1)).unwrap_or(usize::MAX));
+        g.b.begin(Part::SharedExpert);
+        let ff = g.need(g.h.expert_shared_ff, "expert_shared_count")?;
         let shared = g.feed_forward(["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"], ff, x, shared)?;
         g.b.push(Step::Add { x: shared, y });
         Ok(y)

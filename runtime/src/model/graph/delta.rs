@@ -9,7 +9,7 @@
 
 use super::Graph;
 use crate::model::program::{
-    BufferId, ConvShape, DeltaShape, Format, Gate, Kept, KeyHeads, L2, Pieces, Step,
+    BufferId, ConvShape, DeltaShape, Format, Gate, Kept, KeyHeads, L2, Part, Pieces, Step,
 };
 use crate::{Result, RuntimeError};
 use gantry_formats::arch::Ssm;
@@ -34,6 +34,7 @@ impl DeltaNet {
 
     /// The answer of the current layer to `m`.
     pub(super) fn answer(&self, g: &mut Graph<'_>, m: BufferId) -> Result<BufferId> {
+        g.b.begin(Part::DeltaNet);
         let DeltaShape { key_heads, value_heads, dim, .. } = self.shape;
         let channels = self.conv.channels;
         let values = value_heads * dim;

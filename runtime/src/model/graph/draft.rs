@@ -7,7 +7,7 @@
 use super::Graph;
 use crate::Result;
 use crate::model::builder::Affine;
-use crate::model::program::{BufferId, ExpertMatrices, Format, Pieces, Step};
+use crate::model::program::{BufferId, ExpertMatrices, Format, Part, Pieces, Step};
 
 impl Graph<'_> {
     /// The input of the current block: where it finds the streams of the token before, and its own. With `wide`
@@ -19,6 +19,7 @@ impl Graph<'_> {
         wide: bool,
     ) -> Result<(BufferId, BufferId)> {
         let embd = self.embd;
+        self.b.begin(Part::Embedding);
         let token = self.b.buffer("draft token", embd, Format::F32);
         let table = self.w.matrix(table, self.vocab, embd)?;
         self.b.push(Step::Embed { table, y: token });
@@ -56,6 +57,7 @@ impl Graph<'_> {
                 bias: self.w.optional("output.bias", self.vocab)?,
             },
         };
+        self.b.begin(Part::Head);
         self.b.affine(output, by, x, self.b.whole(y));
         Ok(y)
     }

@@ -13,7 +13,7 @@ mod ngram;
 mod qwen;
 
 use super::builder::{Affine, Builder};
-use super::program::{BufferId, Columns, Draft, Format, Matrix, Program, Rotation, Step, VectorId};
+use super::program::{BufferId, Columns, Draft, Format, Matrix, Part, Program, Rotation, Step, VectorId};
 use super::weights::Weights;
 use super::{SIZES, number, wrong};
 use crate::{Container, Result, RuntimeError};
@@ -97,6 +97,7 @@ impl<'a> Graph<'a> {
 
     /// The norm of `x` with this layer's weight `base`.
     fn norm(&mut self, x: BufferId, base: &str) -> Result<BufferId> {
+        self.b.begin(Part::Residual);
         let weight = self.vector(base, self.b.values(x))?;
         Ok(self.b.norm(x, weight, self.eps))
     }
@@ -190,10 +191,17 @@ impl<'a> Graph<'a> {
 
     /// The trunk's streams, each token's embedding in every row.
     fn embed(&mut self, streams: usize) -> Result<BufferId> {
+        self.b.begin(Part::Embedding);
         let y = self.b.rows("residual", streams, self.embd, Format::F32);
         let table = self.w.matrix("token_embd.weight", self.vocab, self.embd)?;
         self.b.push(Step::Embed { table, y });
         Ok(y)
+    }
+
+    /// residual += x.
+    fn add(&mut self, x: BufferId, residual: BufferId) {
+        self.b.begin(Part::Residual);
+        self.b.push(Step::Add { x, y: residual });
     }
 
     /// Logits from `x` through the trunk's output matrix.
@@ -203,6 +211,7 @@ impl<'a> Graph<'a> {
 
     /// The rows that logits are wanted of.
     fn chosen(&mut self, residual: BufferId) -> BufferId {
+        self.b.begin(Part::Head);
         let buffer = self.b.buffers[residual.0].clone();
         self.b.rows("chosen", buffer.rows, buffer.width, Format::F32)
     }

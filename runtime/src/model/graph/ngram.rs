@@ -9,13 +9,14 @@
 use super::Graph;
 use super::hyper::Streams;
 use crate::Result;
-use crate::model::program::{BufferId, ConvShape, Format, Kept, Ngram, Step};
+use crate::model::program::{BufferId, ConvShape, Format, Kept, Ngram, Part, Step};
 use gantry_formats::arch::Ple;
 
 impl Graph<'_> {
     /// Adds it to the streams.
     pub(super) fn ngram(&mut self, ple: &Ple, streams: &mut Streams) -> Result<()> {
         streams.settle(self);
+        self.b.begin(Part::Ngram);
         let (embd, count, x) = (self.embd, streams.count, streams.x);
         let wide = count * embd;
         let hash = self.b.ngram(Ngram {

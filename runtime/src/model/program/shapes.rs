@@ -65,6 +65,50 @@ pub enum Gating {
     SoftmaxWeight,
 }
 
+/// A part of a model, for profiles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Part {
+    /// Looking tokens up.
+    #[default]
+    Embedding,
+    /// The n-gram table and what is made of it.
+    Ngram,
+    /// Reads and writes of several residual streams.
+    HyperConnections,
+    /// Attention, with its projections, norms and indexer.
+    Attention,
+    /// Delta nets, with their projections and convolutions.
+    DeltaNet,
+    /// Dense feed-forwards.
+    FeedForward,
+    /// Routing and the experts that are chosen.
+    Experts,
+    /// The expert that all tokens share.
+    SharedExpert,
+    /// Norms and sums between them.
+    Residual,
+    /// From the last layer to logits.
+    Head,
+}
+
+impl Part {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Embedding => "embedding",
+            Self::Ngram => "n-gram embedding",
+            Self::HyperConnections => "hyper-connections",
+            Self::Attention => "attention",
+            Self::DeltaNet => "delta net",
+            Self::FeedForward => "feed-forward",
+            Self::Experts => "experts",
+            Self::SharedExpert => "shared expert",
+            Self::Residual => "norms and sums",
+            Self::Head => "head",
+        }
+    }
+}
+
 /// An activation that gates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {

@@ -64,7 +64,16 @@ impl Made {
     }
 
     fn pack(&self) {
-        convert(&self.gguf, &self.container(), &["--recipe", "lossless"]);
+        self.pack_as(&["--recipe", "lossless"]);
+    }
+
+    /// Packs it anew with these options.
+    pub(crate) fn pack_as(&self, options: &[&str]) {
+        convert(&self.gguf, &self.container(), options);
+    }
+
+    pub(crate) fn gguf(&self) -> &Path {
+        &self.gguf
     }
 
     pub(crate) fn folder(&self) -> &Path {
