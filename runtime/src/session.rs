@@ -86,7 +86,7 @@ impl Session {
     }
 
     /// Goes on where a session of the same model with the same options was saved. There are no logits before the
-    /// next token.
+    /// next token. Whether it drafts is its own affair: where the one that was saved did not, first drafts are bad.
     ///
     /// # Errors
     /// [`RuntimeError::Setting`] where it was saved by another model or with other options, or is damaged; nothing
@@ -148,8 +148,8 @@ impl Session {
             let (now, later) = rest.split_at(rest.len().min(self.model.settings().batch));
             let wanted = if wanted == Wanted::Last && !later.is_empty() { Wanted::None } else { wanted };
             let logits = &mut self.logits;
-            let part = backend::Part { sequence: &mut *self.sequence, tokens: now, wanted };
-            self.workspace.run(&mut [part], drafting, &mut |_, rows| {
+            let part = backend::Part { sequence: &mut *self.sequence, tokens: now, wanted, drafting };
+            self.workspace.run(&mut [part], &mut |_, rows| {
                 keep_last(logits, rows, vocab);
                 sink(rows);
             })?;
@@ -207,14 +207,15 @@ impl Together {
             let (mut now, mut logits) = (Vec::new(), Vec::new());
             for (session, tokens) in parts.iter_mut().filter(|(_, tokens)| !tokens.is_empty()) {
                 // An equal share of what room is left; short ones leave theirs to those that follow.
-                let (first, rest) = tokens.split_at(tokens.len().min(room / waiting));
+                let (first, rest) = tokens.split_at(tokens.len().min(room / waiting).min(batch));
                 (room, waiting) = (room - first.len(), waiting - 1);
                 let wanted = if rest.is_empty() { Wanted::Last } else { Wanted::None };
                 *tokens = rest;
-                now.push(backend::Part { sequence: &mut *session.sequence, tokens: first, wanted });
+                let (sequence, drafting) = (&mut *session.sequence, session.drafting);
+                now.push(backend::Part { sequence, tokens: first, wanted, drafting });
                 logits.push(&mut session.logits);
             }
-            self.workspace.run(&mut now, false, &mut |part, rows| keep_last(logits[part], rows, vocab))?;
+            self.workspace.run(&mut now, &mut |part, rows| keep_last(logits[part], rows, vocab))?;
         }
         Ok(())
     }

@@ -7,6 +7,7 @@
 //! logits by the same draw.
 
 use crate::backend::{Part, Wanted};
+use crate::sample::greedy;
 use crate::{Result, RuntimeError, Session};
 
 /// Says which token follows these logits; `None`: the text ends.
@@ -54,7 +55,8 @@ impl Speculation {
                     .into(),
             );
         }
-        if model.settings().window < Self::window(most) {
+        // No window is longer than the context.
+        if model.settings().window < Self::window(most).min(model.context()) {
             let found = model.settings().window;
             return refuse(format!(
                 "drafts of {most} tokens take a window of {}, not {found}",
@@ -79,7 +81,7 @@ impl Speculation {
     /// is given back: it follows the session then.
     ///
     /// # Errors
-    /// As [`Session::prefill`], and those of `choose`.
+    /// As [`Session::prefill`], and those of `choose`, which ends it too.
     pub fn step<E: From<RuntimeError>>(
         &mut self,
         session: &mut Session,
@@ -93,19 +95,20 @@ impl Speculation {
         let (sequence, workspace) = session.parts();
         for step in 0..most {
             workspace.draft(sequence, tokens[step], step, &mut self.draft)?;
-            tokens.push(highest(&self.draft));
+            // A draft is only a proposal, whatever its logits are.
+            tokens.push(greedy(&self.draft).unwrap_or(0));
         }
         self.rows.clear();
         let rows = &mut self.rows;
-        let part = Part { sequence: &mut *sequence, tokens: &tokens, wanted: Wanted::All };
-        workspace.run(&mut [part], false, &mut |_, logits| rows.extend_from_slice(logits))?;
+        let part = Part { sequence: &mut *sequence, tokens: &tokens, wanted: Wanted::All, drafting: false };
+        workspace.run(&mut [part], &mut |_, logits| rows.extend_from_slice(logits))?;
         // Whatever `choose` says, what it did not see is taken back.
         let (mut kept, mut next) = (1, Ok(None));
         for (i, row) in self.rows.chunks_exact(vocab).enumerate() {
             kept = i + 1;
             next = choose(row);
             match &next {
-                Ok(Some(token)) if tokens.get(i + 1) == Some(token) => {}
+                Ok(Some(next)) if tokens.get(i + 1) == Some(next) => {}
                 _ => break,
             }
         }
@@ -125,14 +128,3 @@ impl Speculation {
 
 /// More is never worth it: a window is verified as a batch.
 const MAX_DRAFT: usize = 64;
-
-/// The first of the highest: what greedy decoding gives.
-fn highest(logits: &[f32]) -> u32 {
-    let mut best = 0;
-    for (i, x) in logits.iter().enumerate() {
-        if *x > logits[best] {
-            best = i;
-        }
-    }
-    best as u32
-}

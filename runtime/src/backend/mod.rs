@@ -110,18 +110,15 @@ pub struct Part<'a> {
     pub tokens: &'a [u32],
     /// Which of them get logits.
     pub wanted: Wanted,
+    /// Whether the block that drafts keeps up with them.
+    pub drafting: bool,
 }
 
 /// Working memory that runs programs.
 pub trait Workspace: Send {
     /// Takes the tokens of every part to its sequence, all in one batch. `sink` gets the number of a part and rows
-    /// of its logits, in order, several at a time. With `drafting` the block that drafts keeps up.
-    fn run(
-        &mut self,
-        parts: &mut [Part<'_>],
-        drafting: bool,
-        sink: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<()>;
+    /// of its logits, in order, several at a time.
+    fn run(&mut self, parts: &mut [Part<'_>], sink: &mut dyn FnMut(usize, &[f32])) -> Result<()>;
     /// Measures from now on how long each part of the model takes.
     fn measure(&mut self);
     /// What was measured.

@@ -264,7 +264,7 @@ pub(crate) struct Extras {
     /// same.
     #[arg(long, value_name = "N", help_heading = "Sampling")]
     pub(crate) spec: Option<std::num::NonZeroUsize>,
-    /// Writes how often each expert was used.
+    /// Writes how often each expert was used; drafted tokens count too, whether or not they stay.
     #[arg(long, value_name = "FILE")]
     pub(crate) record_hotness: Option<PathBuf>,
 }

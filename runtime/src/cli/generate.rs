@@ -214,27 +214,35 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
     let mut sampler = Sampler::new(args.sampling.options())?;
     let container = opened::container(path)?;
     let text = Text::of(&container)?;
-    let ids = if args.chat {
-        let mut messages: Vec<Message> = args.system.iter().map(|s| Message::new("system", s)).collect();
-        messages.push(Message::new("user", prompt));
-        let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
-        text.tokenizer.encode_chat(&text.template()?.render(&messages, &options)?)
-    } else {
-        text.tokenizer.encode(&prompt, EncodeOptions { add_special: true, parse_special: true })
+    // A text begins once: what goes on from a session gets no other BOS.
+    let encode = |begins: bool| -> anyhow::Result<Vec<u32>> {
+        let ids = if args.chat {
+            let mut messages: Vec<Message> = args.system.iter().map(|s| Message::new("system", s)).collect();
+            messages.push(Message::new("user", &prompt));
+            let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
+            text.tokenizer.encode_chat(&text.template()?.render(&messages, &options)?)
+        } else {
+            text.tokenizer.encode(&prompt, EncodeOptions { add_special: begins, parse_special: true })
+        };
+        if ids.is_empty() {
+            return Err(Refusal::error(Exit::Usage, "the prompt has no tokens; give some text"));
+        }
+        Ok(ids)
     };
-    if ids.is_empty() {
-        return Err(Refusal::error(Exit::Usage, "the prompt has no tokens; give some text"));
-    }
+    let mut ids = encode(true)?;
     let record = Record::of(&container, args.extras.record_hotness.as_deref())?;
     let model = opened::load_with(&container, &args.load, args.extras.spec, record.is_some())?;
     // The index is not needed any more; a small model's is a noticeable part of it.
     drop(container);
     let mut session = model.session()?;
     let kept = args.session.as_deref().map(|file| Kept::new(file, path)).transpose()?;
+    let mut drafts = args.extras.spec.map(|n| Speculation::new(&mut session, n.get())).transpose()?;
     if let Some(kept) = &kept {
         kept.resume(&mut session)?;
+        if session.position() > 0 {
+            ids = encode(false)?;
+        }
     }
-    let mut drafts = args.extras.spec.map(|n| Speculation::new(&mut session, n.get())).transpose()?;
     let writing =
         Writing { tokenizer: &text.tokenizer, signals, limit: args.tokens, ignore_eos: args.ignore_eos };
     let mut stdout = std::io::stdout().lock();
@@ -247,6 +255,12 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
     };
     let written = writing.write(&mut session, &mut sampler, drafts.as_mut(), &ids, &mut show)?;
     if let Some(kept) = &kept {
+        // A text that is long enough has shown a last token that was not taken yet.
+        if let (End::Length, Some(&last)) = (written.end, written.tokens.last())
+            && session.left() > 0
+        {
+            session.decode(last)?;
+        }
         kept.save(&session)?;
     }
     if let Some(record) = record {

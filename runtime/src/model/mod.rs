@@ -95,22 +95,11 @@ impl Model {
     /// # Errors
     /// [`RuntimeError`] says which.
     pub fn load(container: &Container, device: &Device, options: &ModelOptions) -> Result<Self> {
-        let manifest = container.manifest();
-        if !manifest.model.complete {
-            let why = manifest.model.incomplete.join("; ");
-            return Err(RuntimeError::Incompatible(format!(
-                "this container is marked as not runnable: {}",
-                if why.is_empty() { "the model is incomplete" } else { &why }
-            )));
-        }
+        check_complete(&container.manifest().model)?;
         let notes = check_targets(container, device)?;
-        let meta = header(container);
-        let mut hparams = Hparams::read(meta);
-        let names = || manifest.source_tensors.iter().map(|t| t.name.as_str());
-        hparams.drop_absent_nextn(|name| names().any(|n| n == name));
-        let arch = architecture(&hparams, &manifest.model)?;
+        let (arch, hparams) = described(container)?;
         let settings = settings(&hparams, options)?;
-        let program = graph::build(container, arch, &hparams, meta, settings.context)?;
+        let program = graph::build(container, arch, &hparams, header(container), settings.context)?;
         check_kernels(&program, device)?;
 
         let left = left(&program);
@@ -238,6 +227,37 @@ impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Model").field("vocab", &self.0.vocab).field("settings", &self.0.settings).finish()
     }
+}
+
+/// What [`Model::load`] would run, for sequences of at most `positions` tokens, whatever device has kernels for it.
+///
+/// # Errors
+/// As there, for what an index says.
+pub fn plan(container: &Container, positions: usize) -> Result<Program> {
+    check_complete(&container.manifest().model)?;
+    let (arch, hparams) = described(container)?;
+    graph::build(container, arch, &hparams, header(container), positions.max(1))
+}
+
+/// The architecture of a container and what its metadata says of it.
+fn described(container: &Container) -> Result<(&'static Architecture, Hparams)> {
+    let manifest = container.manifest();
+    let mut hparams = Hparams::read(header(container));
+    let names = || manifest.source_tensors.iter().map(|t| t.name.as_str());
+    hparams.drop_absent_nextn(|name| names().any(|n| n == name));
+    let arch = architecture(&hparams, &manifest.model)?;
+    Ok((arch, hparams))
+}
+
+fn check_complete(model: &Packed) -> Result<()> {
+    if model.complete {
+        return Ok(());
+    }
+    let why = model.incomplete.join("; ");
+    Err(RuntimeError::Incompatible(format!(
+        "this container is marked as not runnable: {}",
+        if why.is_empty() { "the model is incomplete" } else { &why }
+    )))
 }
 
 /// The source's GGUF header: the first shard holds the metadata.

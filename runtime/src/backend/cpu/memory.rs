@@ -23,10 +23,12 @@ pub(super) fn kept(program: &Program, settings: &Settings) -> KeptBytes {
 
 /// Bytes of a session's working memory.
 pub(super) fn scratch(program: &Program, settings: &Settings, threads: usize) -> u64 {
+    // What is drafted is verified as a whole.
+    let batch = settings.batch.max(settings.window);
     let times = |bytes: usize, n: usize| (bytes as u64).saturating_mul(n as u64);
     let buffers = program.buffers.iter().enumerate().map(|(id, b)| {
         let head = [program.logits.0, program.chosen.0].contains(&id);
-        let tokens = if head { settings.batch.min(HEAD_ROWS) } else { settings.batch };
+        let tokens = if head { batch.min(HEAD_ROWS) } else { batch };
         times(Buffers::row_bytes(b).saturating_mul(b.rows), tokens)
     });
     // Products on their way into a part of a buffer, or from experts to tokens; and inputs of an expert's tokens,
@@ -45,7 +47,7 @@ pub(super) fn scratch(program: &Program, settings: &Settings, threads: usize) ->
         }
         _ => 0,
     });
-    let aside = times(aside.max().unwrap_or(0), settings.batch);
+    let aside = times(aside.max().unwrap_or(0), batch);
     // Each thread keeps the scores of the query heads that share a key head.
     let group = program.steps().filter_map(|step| match step {
         Step::Attention { heads, .. } => Some(heads.query / heads.kv),

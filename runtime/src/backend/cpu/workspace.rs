@@ -177,28 +177,16 @@ impl Walker {
         self.walk(&draft.body, &mut Batch { tokens, spans: &spans, sequences: &mut sequences })
     }
 
-    fn drafter(loaded: &Loaded) -> Result<&Draft> {
-        let none = || RuntimeError::Setting("this model has no block that drafts tokens".into());
-        loaded.program.draft.as_ref().ok_or_else(none)
-    }
-}
-
-/// A sequence of this device.
-fn own(sequence: &mut dyn Sequence) -> Result<&mut CpuSequence> {
-    let any: &mut dyn Any = sequence;
-    any.downcast_mut().ok_or_else(|| RuntimeError::Setting("a sequence of another device".into()))
-}
-
-impl Workspace for Walker {
-    fn run(
+    /// [`Workspace::run`], which leaves sequences half done where it fails.
+    fn compute(
         &mut self,
         parts: &mut [backend::Part<'_>],
-        drafting: bool,
         sink: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<()> {
         let loaded = Arc::clone(&self.loaded);
         let program = &loaded.program;
-        let (mut spans, mut tokens, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut spans, mut tokens) = (Vec::new(), Vec::new());
+        let (mut wanted, mut drafting) = (Vec::new(), Vec::new());
         let mut sequences = Vec::with_capacity(parts.len());
         for part in parts {
             let sequence = own(part.sequence)?;
@@ -206,6 +194,7 @@ impl Workspace for Walker {
             tokens.extend_from_slice(part.tokens);
             sequence.tokens.extend_from_slice(part.tokens);
             wanted.push(part.wanted);
+            drafting.push(part.drafting);
             sequences.push(sequence);
         }
         self.turn(&spans);
@@ -219,14 +208,35 @@ impl Workspace for Walker {
             };
             self.head(&program.head, program.residual, rows, &mut |logits| sink(i, logits))?;
         }
-        if drafting {
-            let draft = Self::drafter(&loaded)?;
-            for (span, sequence) in spans.iter().zip(sequences) {
-                let own = &tokens[span.row..span.row + span.tokens];
-                self.keep_up(draft, sequence, *span, own)?;
-            }
+        for ((span, sequence), _) in spans.iter().zip(sequences).zip(drafting).filter(|(_, drafts)| *drafts) {
+            let own = &tokens[span.row..span.row + span.tokens];
+            self.keep_up(Self::drafter(&loaded)?, sequence, *span, own)?;
         }
         Ok(())
+    }
+
+    fn drafter(loaded: &Loaded) -> Result<&Draft> {
+        let none = || RuntimeError::Setting("this model has no block that drafts tokens".into());
+        loaded.program.draft.as_ref().ok_or_else(none)
+    }
+}
+
+/// A sequence of this device.
+fn own(sequence: &mut dyn Sequence) -> Result<&mut CpuSequence> {
+    let any: &mut dyn Any = sequence;
+    any.downcast_mut().ok_or_else(|| RuntimeError::Setting("a sequence of another device".into()))
+}
+
+impl Workspace for Walker {
+    fn run(&mut self, parts: &mut [backend::Part<'_>], sink: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
+        let result = self.compute(parts, sink);
+        if result.is_err() {
+            // Some of what a sequence keeps has these tokens, some has not.
+            for part in parts {
+                part.sequence.rewind(0);
+            }
+        }
+        result
     }
 
     fn measure(&mut self) {
