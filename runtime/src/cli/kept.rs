@@ -1,10 +1,11 @@
 //! A session in a file, between runs.
 
 use super::failure::Refusal;
+use super::output;
 use anyhow::Context;
 use gantry_formats::exit::Exit;
 use gantry_runtime::Session;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -37,11 +38,6 @@ impl Kept {
 
     /// Leaves `session` in the file, which takes its name in the end.
     pub(crate) fn save(&self, session: &Session) -> anyhow::Result<()> {
-        let name = || format!("cannot write {}", self.0.display());
-        let folder = self.0.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut out = tempfile::NamedTempFile::new_in(folder).with_context(name)?;
-        out.write_all(&session.save()).with_context(name)?;
-        out.persist(&self.0).map_err(|e| e.error).with_context(name)?;
-        Ok(())
+        output::replace(&self.0, &session.save())
     }
 }

@@ -15,6 +15,7 @@ mod generate;
 mod kept;
 mod logits;
 mod opened;
+mod output;
 pub(crate) mod parse;
 mod perplexity;
 mod record;

@@ -1,11 +1,10 @@
 //! Writes how often each expert was used: what `gantry` places experts by.
 
 use super::failure::Refusal;
-use anyhow::Context;
+use super::output;
 use gantry_formats::exit::Exit;
 use gantry_formats::hotness::{Hotness, RoutedModel};
 use gantry_runtime::{Container, Model};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// A record in the making.
@@ -38,11 +37,7 @@ impl Record {
             let tokens = counts.iter().sum::<u64>() / u64::from(self.model.used.max(1));
             hotness.tokens = hotness.tokens.max(tokens);
         }
-        let name = || format!("cannot write {}", self.file.display());
-        let folder = self.file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut out = tempfile::NamedTempFile::new_in(folder).with_context(name)?;
-        out.write_all(hotness.to_json().as_bytes()).with_context(name)?;
-        out.persist(&self.file).map_err(|e| e.error).with_context(name)?;
+        output::replace(&self.file, hotness.to_json().as_bytes())?;
         eprintln!("wrote the use of experts by {} tokens to {}", hotness.tokens, self.file.display());
         Ok(())
     }

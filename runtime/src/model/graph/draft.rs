@@ -28,10 +28,8 @@ impl Graph<'_> {
         let hidden = self.b.rows("draft hidden", count, embd, Format::F32);
         let inputs = self.b.rows("draft inputs", count, 2 * embd, Format::F32);
         let half = |start, count| Pieces { buffer: inputs, start, count, len: embd, stride: 2 * embd };
-        for stream in 0..count {
-            let x = self.b.piece(token);
-            self.b.push(Step::Copy { x, y: half(stream * 2 * embd, 1) });
-        }
+        let x = Pieces { count, stride: 0, ..self.b.piece(token) };
+        self.b.push(Step::Copy { x, y: half(0, count) });
         let weight = Some(self.vector("nextn.hnorm.weight", if wide { count * embd } else { embd })?);
         let x = self.b.pieces(hidden);
         self.b.push(Step::RmsNorm { x, weight, eps: self.eps, y: half(embd, count) });
