@@ -28,6 +28,7 @@ mod runner;
 #[cfg(test)]
 #[path = "../../formats/tests/sample/mod.rs"]
 mod sample;
+mod synth;
 mod table;
 mod units;
 mod unpack;
@@ -64,6 +65,7 @@ enum Command {
     Diff(diff::DiffArgs),
     Replan(replan::ReplanArgs),
     Export(export::ExportArgs),
+    Synth(synth::SynthArgs),
     /// Prints a completion script for a shell.
     Completions {
         /// The shell.
@@ -81,6 +83,7 @@ fn main() -> ExitCode {
         Command::Diff(args) => diff::run(args),
         Command::Replan(args) => replan::run(args).map(|()| Exit::Ok),
         Command::Export(args) => export::run(args).map(|()| Exit::Ok),
+        Command::Synth(args) => synth::run(args).map(|()| Exit::Ok),
         Command::Demo(args) => demo::run(args).map(|()| Exit::Ok),
         Command::Run { args } => runner::run(args).map(|()| Exit::Ok),
         Command::Completions { shell } => completions(*shell).map(|()| Exit::Ok),

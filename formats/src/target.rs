@@ -122,7 +122,10 @@ pub fn obstacles<'a>(
         out.push(format!("gantry-run does not run {} in the form {form} yet", arch.name));
     }
     let cpu = &TARGETS[0];
-    let missing: Vec<String> = layouts.filter(|l| !cpu.takes(**l)).map(Layout::to_string).collect();
+    // Tables of numbers, of a token's experts, are looked up and never multiplied by.
+    let is_table = |l: &Layout| matches!(l, Layout::Raw(GgmlType::I32));
+    let missing = layouts.filter(|l| !cpu.takes(**l) && !is_table(l));
+    let missing: Vec<String> = missing.map(Layout::to_string).collect();
     if !missing.is_empty() {
         out.push(format!("gantry-run has no kernel for {}", missing.join(", ")));
     }
@@ -154,6 +157,16 @@ mod tests {
                 assert_eq!(order("ffn_gate"), order("ffn_up"));
             }
         }
+    }
+
+    #[test]
+    fn tables_of_numbers_are_no_obstacle() {
+        let raw = [GgmlType::F32, GgmlType::I32].map(Layout::Raw);
+        assert_eq!(obstacles(crate::arch::find("deepseek4"), &Hparams::default(), raw.iter()).len(), 1);
+        let hparams = Hparams { experts: 4, ..Hparams::default() };
+        assert_eq!(obstacles(crate::arch::find("deepseek4"), &hparams, raw.iter()), [""; 0]);
+        let odd = Layout::Raw(GgmlType::I64);
+        assert_eq!(obstacles(None, &hparams, [odd].iter()), ["gantry-run has no kernel for raw.i64"]);
     }
 
     #[test]

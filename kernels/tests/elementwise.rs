@@ -87,7 +87,7 @@ fn exp_of_every_float() {
 #[test]
 fn silu_mul_matches_f64_and_agrees_bit_for_bit() {
     let mut rng = Rng(11);
-    let cases = lengths().into_iter().flat_map(|n| [(n, 1, None), (n, 3, None), (n, 2, Some(7.5f32))]);
+    let cases = lengths().flat_map(|n| [(n, 1, None), (n, 3, None), (n, 2, Some(7.5f32))]);
     for (n, tokens, limit) in cases {
         {
             let mut x = rng.units(tokens * 2 * n, 20.0);

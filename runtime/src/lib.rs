@@ -26,6 +26,7 @@ pub mod memory;
 pub mod model;
 pub mod sample;
 mod session;
+pub mod speculate;
 #[cfg(feature = "text")]
 pub mod text;
 #[cfg(feature = "text")]
@@ -37,5 +38,6 @@ pub use gantry_formats::container::Container;
 pub use load::{LoadMode, LoadReport, Verify};
 pub use model::{Model, ModelOptions};
 pub use session::{MAX_TOGETHER, Session, Together};
+pub use speculate::Speculation;
 #[cfg(feature = "text")]
 pub use vocabulary::vocab;

@@ -1,7 +1,9 @@
 //! A session: one sequence of tokens and what the model remembers of it.
 
-use crate::backend::{Part, Sequence, Wanted, Workspace};
+use crate::backend::{self, Sequence, Wanted, Workspace};
+use crate::model::program::Part;
 use crate::{Model, Result, RuntimeError};
+use std::time::Duration;
 
 /// Sessions that [`Together`] takes in one step.
 pub const MAX_TOGETHER: usize = 32;
@@ -40,7 +42,8 @@ impl Session {
     /// Takes `tokens` in batches and leaves the logits of the last one. No tokens: nothing changes.
     ///
     /// # Errors
-    /// [`RuntimeError::ContextFull`] and [`RuntimeError::Token`], both before anything is computed.
+    /// [`RuntimeError::ContextFull`] and [`RuntimeError::Token`], both before anything is computed. After any other
+    /// error, such as a row of a table that cannot be read from its file, the session is empty.
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32]> {
         self.advance(tokens, Wanted::Last, &mut |_| ())?;
         Ok(&self.logits)
@@ -77,21 +80,36 @@ impl Session {
 
     /// All that the model keeps of this sequence, for [`restore`](Self::restore).
     pub fn save(&self) -> Vec<u8> {
-        let mut saved = Vec::new();
+        let mut saved = self.model.root().to_vec();
         self.sequence.save(&mut saved);
         saved
     }
 
     /// Goes on where a session of the same model with the same options was saved. There are no logits before the
-    /// next token.
+    /// next token. Whether it drafts is its own affair: where the one that was saved did not, first drafts are bad.
     ///
     /// # Errors
     /// [`RuntimeError::Setting`] where it was saved by another model or with other options, or is damaged; nothing
     /// changes then.
     pub fn restore(&mut self, saved: &[u8]) -> Result<()> {
-        self.sequence.restore(saved)?;
+        let rest = saved.strip_prefix(&self.model.root()[..]).ok_or_else(|| {
+            RuntimeError::Setting(
+                "it is no session of this container; begin a new one in another file".into(),
+            )
+        })?;
+        self.sequence.restore(rest)?;
         self.logits.clear();
         Ok(())
+    }
+
+    /// Measures from now on how long each part of the model takes.
+    pub fn measure(&mut self) {
+        self.workspace.measure();
+    }
+
+    /// What was measured since [`measure`](Self::measure).
+    pub fn measured(&self) -> Vec<(Part, Duration)> {
+        self.workspace.measured()
     }
 
     /// The model.
@@ -102,6 +120,11 @@ impl Session {
     /// Lets the block that drafts take in all tokens from now on.
     pub(crate) fn start_drafting(&mut self) {
         self.drafting = true;
+    }
+
+    pub(crate) fn keep_logits(&mut self, logits: &[f32]) {
+        self.logits.clear();
+        self.logits.extend_from_slice(logits);
     }
 
     pub(crate) fn parts(&mut self) -> (&mut dyn Sequence, &mut dyn Workspace) {
@@ -125,8 +148,8 @@ impl Session {
             let (now, later) = rest.split_at(rest.len().min(self.model.settings().batch));
             let wanted = if wanted == Wanted::Last && !later.is_empty() { Wanted::None } else { wanted };
             let logits = &mut self.logits;
-            let part = Part { sequence: &mut *self.sequence, tokens: now, wanted };
-            self.workspace.run(&mut [part], drafting, &mut |_, rows| {
+            let part = backend::Part { sequence: &mut *self.sequence, tokens: now, wanted, drafting };
+            self.workspace.run(&mut [part], &mut |_, rows| {
                 keep_last(logits, rows, vocab);
                 sink(rows);
             })?;
@@ -184,14 +207,15 @@ impl Together {
             let (mut now, mut logits) = (Vec::new(), Vec::new());
             for (session, tokens) in parts.iter_mut().filter(|(_, tokens)| !tokens.is_empty()) {
                 // An equal share of what room is left; short ones leave theirs to those that follow.
-                let (first, rest) = tokens.split_at(tokens.len().min(room / waiting));
+                let (first, rest) = tokens.split_at(tokens.len().min(room / waiting).min(batch));
                 (room, waiting) = (room - first.len(), waiting - 1);
                 let wanted = if rest.is_empty() { Wanted::Last } else { Wanted::None };
                 *tokens = rest;
-                now.push(Part { sequence: &mut *session.sequence, tokens: first, wanted });
+                let (sequence, drafting) = (&mut *session.sequence, session.drafting);
+                now.push(backend::Part { sequence, tokens: first, wanted, drafting });
                 logits.push(&mut session.logits);
             }
-            self.workspace.run(&mut now, false, &mut |part, rows| keep_last(logits[part], rows, vocab))?;
+            self.workspace.run(&mut now, &mut |part, rows| keep_last(logits[part], rows, vocab))?;
         }
         Ok(())
     }

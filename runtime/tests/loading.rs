@@ -182,7 +182,7 @@ fn experts_that_the_hyperparameters_misstate_are_refused() {
     for banks in [true, false] {
         for (key, value, part) in [
             ("expert_used_count", 0, "llama.expert_used_count is 0"),
-            ("expert_used_count", 5, "between 1 and 4"),
+            ("expert_used_count", 5, "at most the 4 that can be chosen"),
             ("expert_count", 5, "ffn_gate_inp"),
             ("expert_count", u32::MAX, "llama.expert_count"),
             ("expert_group_count", 3, "a divisor of the 4 experts"),
@@ -193,7 +193,7 @@ fn experts_that_the_hyperparameters_misstate_are_refused() {
         }
         // One expert of each group of one: two groups must be used for two experts.
         let text = refused(&[("expert_group_count", 4), ("expert_group_used_count", 1)], banks);
-        assert!(text.contains("between 1 and 1"), "{text}");
+        assert!(text.contains("at most the 1 that can be chosen"), "{text}");
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Peers: `cp`, `sync`, `cat`; `b3sum` where it is on the PATH; llama.cpp's programs in the folder that `LLAMA_CPP`
 //! names. A peer that is not there is said to be not measured. Each pair runs A B A B …; the ratio is that of the
-//! medians. `-- NAME` runs only the pairs whose name contains NAME: convert-lossless, verify, convert-q8, speed, and
-//! recipes, which needs a model whose rows tile by 256: `PADDED` names its BF16 file, and `IMATRIX` its importance
+//! medians. `-- NAME` runs only the pairs whose name contains NAME: convert-lossless, verify, convert-q8, speed,
+//! synthetic (models of experts and of hyper-connections, about 1 GB each), and recipes, which needs a model whose rows tile by 256: `PADDED` names its BF16 file, and `IMATRIX` its importance
 //! matrix, without which `llama-quantize` makes no IQ3_XXS.
 
 use gantry_formats::block::GgmlType;
@@ -37,6 +37,9 @@ fn main() {
     }
     if wanted("speed") {
         speed(scratch.path());
+    }
+    if wanted("synthetic") {
+        synthetic(scratch.path());
     }
     if wanted("recipes") {
         recipes(scratch.path());
@@ -222,7 +225,29 @@ fn speed(scratch: &Path) {
         );
         return;
     };
-    tokens("SmolLM2 Q8_0", (&container, &source), &bench, [1.0, 1.0]);
+    tokens("SmolLM2 Q8_0", (&container, &source), &bench, PASSES, [1.0, 1.0]);
+}
+
+/// Random models of 1 GB and more, at the precision of their files.
+fn synthetic(scratch: &Path) {
+    let Some(bench) = peer("llama-bench") else {
+        println!(
+            "| synthetic models | gantry-run bench | llama-bench | not measured: LLAMA_CPP is not set | | | |"
+        );
+        return;
+    };
+    for preset in ["qwen4exp-1gb", "qwen3moe-1b"] {
+        // Both recipes keep every value.
+        for (ty, recipe) in [("Q8_0", "balanced"), ("BF16", "lossless")] {
+            let (source, container) = (scratch.join("synthetic.gguf"), scratch.join("synthetic.gantry"));
+            let args = ["synth", preset, "--type", ty, "--force", "-o"].map(std::ffi::OsStr::new);
+            let mut c = command(binary("gantry"), &args);
+            c.arg(&source);
+            timed(c);
+            timed(convert(&source, &container, recipe));
+            tokens(&format!("{preset} {ty}"), (&container, &source), &bench, 3, [1.0, 1.0]);
+        }
+    }
 }
 
 /// `balanced` beside llama.cpp's Q8_0, and `compact` beside its IQ3_XXS of the same tensors and more.
@@ -241,14 +266,14 @@ fn recipes(scratch: &Path) {
         }
         c.arg("--pure").arg(&source).arg(&theirs).args([ty, "2"]).stdout(Stdio::null()).stderr(Stdio::null());
         timed(c);
-        tokens(&format!("{recipe} beside {ty}"), (&ours, &theirs), &bench, [0.0, goal]);
+        tokens(&format!("{recipe} beside {ty}"), (&ours, &theirs), &bench, PASSES, [0.0, goal]);
     }
 }
 
 /// Prompt and decode speed of a container beside a GGUF, in turns.
-fn tokens(what: &str, (container, source): (&Path, &Path), bench: &Path, goals: [f64; 2]) {
+fn tokens(what: &str, (container, source): (&Path, &Path), bench: &Path, passes: usize, goals: [f64; 2]) {
     let (mut ours, mut theirs) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
-    for _ in 0..PASSES {
+    for _ in 0..passes {
         let out = run_ok(
             "gantry-run",
             &[

@@ -1,8 +1,8 @@
-//! What each card needs: weights, and the KV cache for a context.
+//! What each card needs: weights, and what a sequence keeps for a context.
 
 use super::KvType;
 use crate::weights::Opened;
-use gantry_formats::arch::{Hparams, Metadata};
+use gantry_formats::arch::{self, BlockState, Hparams, Metadata, Resolved};
 use gantry_formats::container::Container;
 use gantry_formats::gguf::Header;
 use serde::Serialize;
@@ -31,7 +31,7 @@ pub(super) struct CardMemory {
     pub(super) target: Option<String>,
     /// Bytes of its segment, padding included.
     pub(super) weight_bytes: u64,
-    /// Bytes of keys and values.
+    /// Bytes of keys and values, and of other states.
     pub(super) kv_bytes: u64,
     /// Both.
     pub(super) total_bytes: u64,
@@ -41,11 +41,9 @@ pub(super) struct CardMemory {
 pub(super) fn estimate(opened: &Opened, header: &Header, context: Option<u64>, kv: KvType) -> Memory {
     let hparams = Hparams::read(header);
     let context = context.unwrap_or_else(|| hparams.context_length.unwrap_or(CONTEXT).min(CONTEXT));
-    let layers: Vec<Option<u64>> = kv_values(header, &hparams);
-    let layer_bytes = |layer: usize| {
-        let values = layers.get(layer).copied().flatten().unwrap_or(0);
-        values.saturating_mul(kv.bytes()).saturating_mul(context)
-    };
+    let layers = states(opened, header, &hparams, context);
+    let layer_bytes =
+        |layer: usize| layers.get(layer).copied().flatten().unwrap_or_default().bytes(kv.bytes());
     let cards = match opened {
         Opened::Gguf(gguf) => {
             let kv = (0..layers.len()).map(layer_bytes).fold(0, u64::saturating_add);
@@ -72,19 +70,29 @@ fn card(target: Option<String>, weight_bytes: u64, kv_bytes: u64) -> CardMemory 
     CardMemory { target, weight_bytes, kv_bytes, total_bytes: weight_bytes.saturating_add(kv_bytes) }
 }
 
-/// Values of keys and values per position, by layer: `head_count_kv · (key_length + value_length)`, where
-/// `head_count_kv` may be one number or one per layer.
-fn kv_values(header: &Header, h: &Hparams) -> Vec<Option<u64>> {
+/// What each block keeps: by the architecture's table, else as attention on keys and values of `head_count_kv` heads,
+/// which may be one number or one per layer.
+fn states(opened: &Opened, header: &Header, h: &Hparams, context: u64) -> Vec<Option<BlockState>> {
     // No file has a tensor for every layer of a block count beyond this.
-    let blocks = h.blocks.unwrap_or(0).min(65_536) as usize;
+    let blocks = h.blocks.unwrap_or(0).min(65_536);
+    if let Some(arch) = arch::find(&h.architecture) {
+        let names: BTreeSet<Vec<u8>> = match opened {
+            Opened::Gguf(gguf) => gguf.tensors().map(|t| t.name().to_vec()).collect(),
+            Opened::Container(c) => {
+                c.manifest().source_tensors.iter().map(|t| t.name.clone().into_bytes()).collect()
+            }
+        };
+        let resolved = Resolved::read(arch, h, header, |name| names.contains(name.as_bytes()));
+        return (0..blocks).map(|block| resolved.state(block, context)).collect();
+    }
     let per_layer = header.u64_array(&format!("{}.attention.head_count_kv", h.architecture));
-    (0..blocks)
-        .map(|layer| {
-            let heads = per_layer.as_ref().map_or(h.heads_kv, |list| list.get(layer).copied());
-            let length = h.key_length?.checked_add(h.value_length?)?;
-            heads?.checked_mul(length)
-        })
-        .collect()
+    let attention = |layer: u64| {
+        let heads = per_layer.as_ref().map_or(h.heads_kv, |list| list.get(layer as usize).copied());
+        let length = h.key_length?.checked_add(h.value_length?)?;
+        let cache = heads?.checked_mul(length)?.checked_mul(context)?;
+        Some(BlockState { cache, exact: 0 })
+    };
+    (0..blocks).map(attention).collect()
 }
 
 /// The cards that hold a layer's attention; where none is known, all that hold anything of it.

@@ -139,6 +139,10 @@ impl Summary {
         self.not_runnable_because = manifest.model.incomplete.clone();
         let hparams = container.gguf_headers().first().map(|h| arch::Hparams::read(h)).unwrap_or_default();
         let table = arch::find(&self.architecture);
+        let version = arch::supported(&self.architecture, manifest.model.arch_version);
+        if let Err(error @ arch::ArchError::Newer { .. }) = version {
+            self.not_runnable_because.push(error.to_string());
+        }
         let layouts = container.layouts().iter();
         self.not_runnable_because.extend(target::obstacles(table, &hparams, layouts));
         self.runnable = manifest.model.complete && self.not_runnable_because.is_empty();

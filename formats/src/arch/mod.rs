@@ -1,7 +1,7 @@
 //! Architecture tables: which keys and tensors a model of each architecture has, with their shapes.
 //!
 //! `gantry convert` checks a source against the table before it writes a byte; the runtime builds its graph from
-//! the same names. Adding an architecture is one table here and one graph in `runtime::model`.
+//! the same names. Adding an architecture is one table here and one graph in `runtime::model::graph`.
 
 mod check;
 mod deepseek4;
@@ -20,6 +20,7 @@ mod resolve;
 mod rule;
 #[cfg(test)]
 mod samples;
+mod state;
 mod subject;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ pub use hparams::{
 };
 pub use resolve::{Expected, Resolved};
 pub use rule::{Presence, TensorRule, Where};
+pub use state::BlockState;
 pub use subject::Subject;
 
 use crate::exit::{Exit, ExitCode};

@@ -1,6 +1,6 @@
 //! A table with the numbers of one model put in: which tensors it has, and their shapes.
 
-use super::hparams::MAX_BLOCKS;
+use super::hparams::{Keys, MAX_BLOCKS};
 use super::subject::Subjects;
 use super::{Architecture, Dim, Hparams, HparamsError, Metadata, Presence, TensorRule, Where};
 
@@ -12,7 +12,7 @@ pub struct Resolved {
     pub hparams: Hparams,
     /// What is wrong with them, in order of the table.
     pub errors: Vec<HparamsError>,
-    subjects: Subjects,
+    pub(super) subjects: Subjects,
 }
 
 /// A tensor that a model may have.
@@ -26,6 +26,21 @@ pub struct Expected {
     pub block: Option<u64>,
     /// Whether the hyperparameters are known well enough to say that it has a place in this block.
     pub certain: bool,
+}
+
+/// What every architecture computes with, where it is there at all: sizes that are some, and floats that are numbers.
+fn basics(h: &Hparams, meta: &dyn Metadata) -> Result<(), HparamsError> {
+    let keys = Keys::new(h, meta);
+    for (size, name) in
+        [(h.embd, "embedding_length"), (h.vocab, "vocab_size"), (h.context_length, "context_length")]
+    {
+        if size.is_some() {
+            keys.given(size, name)?;
+        }
+    }
+    h.at_least(h.rms_eps.unwrap_or(0.0), 0.0, "attention.layer_norm_rms_epsilon")?;
+    h.at_least(h.freq_base, f64::from(f32::MIN_POSITIVE), "rope.freq_base")?;
+    h.rope_scaling(meta).map(|_| ())
 }
 
 impl Resolved {
@@ -60,13 +75,17 @@ impl Resolved {
             let found = hparams.nextn.to_string();
             errors.push(value("nextn_predict_layers", found, "0: this architecture has none".into()));
         }
-        for &subject in arch.subjects {
-            // A missing key is told once.
-            if let Err(error) = subjects.read(subject, &hparams, meta)
+        let mut tell = |result: Result<(), HparamsError>| {
+            // A key is told of once.
+            if let Err(error) = result
                 && !errors.iter().any(|e| e.key() == error.key())
             {
                 errors.push(error);
             }
+        };
+        tell(basics(&hparams, meta));
+        for &subject in arch.subjects {
+            tell(subjects.read(subject, &hparams, meta));
         }
         Self { arch, hparams, errors, subjects }
     }

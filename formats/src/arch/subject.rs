@@ -59,8 +59,12 @@ impl Subjects {
     ) -> Result<(), HparamsError> {
         match subject {
             Subject::Experts if h.experts == 0 => {}
-            Subject::Experts => drop(Experts::read(h, meta)?),
-            Subject::Sections => drop(hparams::sections(h, meta)?),
+            Subject::Experts => {
+                Experts::read(h, meta)?;
+            }
+            Subject::Sections => {
+                hparams::sections(h, meta)?;
+            }
             Subject::Ssm => self.ssm = Some(Ssm::read(h, meta)?),
             Subject::Hyper => self.hyper = Some(Hyper::read(h, meta)?),
             Subject::Ple => self.ple = Some(Ple::read(h, meta)?),

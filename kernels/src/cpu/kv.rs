@@ -172,18 +172,23 @@ impl KvCache {
     }
 
     /// Appends the planes' rows of the positions that are there below `end` to `out`, little-endian, and gives the
-    /// first of them.
+    /// first of them. Positions below `end` that a cache with a window has not been written at are zeros, as many as
+    /// it has slots for.
     ///
     /// # Panics
     /// Where `end` exceeds the capacity.
     pub fn save(&self, end: usize, out: &mut Vec<u8>) -> usize {
-        let first = self.first.min(end);
+        let first = self.first.min(end).max(end.saturating_sub(self.slots));
+        let there = if self.window.is_some() { end.min(self.end).max(first) } else { end };
         let KvShape { heads, key_len, value_len, .. } = self.shape;
         let planes = [Some((&self.keys, key_len)), self.values.as_ref().map(|v| (v, value_len))];
         for (plane, len) in planes.into_iter().flatten() {
             for head in 0..heads {
-                let slot = head * self.slots;
-                plane.save(slot * len..(slot + end - first) * len, out);
+                if first < there {
+                    let slot = |position: usize| head * self.slots + position - self.first;
+                    plane.save(slot(first) * len..slot(there) * len, out);
+                }
+                out.resize(out.len() + (end - there) * len * plane.element(), 0);
             }
         }
         first
@@ -194,10 +199,7 @@ impl KvCache {
     pub fn restore(&mut self, range: Range<usize>, saved: &[u8]) -> bool {
         let KvShape { heads, key_len, value_len, shared } = self.shape;
         let n = range.len();
-        let element = match self.keys {
-            KvPlane::F32(_) => 4,
-            KvPlane::F16(_) => 2,
-        };
+        let element = self.keys.element();
         let row = heads * (key_len + if shared { 0 } else { value_len }) * element;
         let room =
             n <= self.slots && range.end <= self.capacity && (self.window.is_some() || range.start == 0);
@@ -271,6 +273,14 @@ fn slots(capacity: usize, window: Option<Window>) -> usize {
 }
 
 impl KvPlane {
+    /// Bytes of one.
+    fn element(&self) -> usize {
+        match self {
+            KvPlane::F32(_) => 4,
+            KvPlane::F16(_) => 2,
+        }
+    }
+
     fn save(&self, range: Range<usize>, out: &mut Vec<u8>) {
         match self {
             KvPlane::F32(plane) => out.extend(plane[range].iter().flat_map(|v| v.to_le_bytes())),

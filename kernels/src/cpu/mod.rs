@@ -40,7 +40,7 @@ mod select;
 mod sinkhorn;
 mod streams;
 
-pub use attention::{Chosen, Keys, More, attention};
+pub use attention::{Chosen, Keys, More, attention, attention_scores};
 pub use compress::{Pooling, Span, mean_pool, softmax_pool};
 pub use conv::{ConvShape, causal_conv};
 pub use delta::{DeltaInput, DeltaShape, KeyHeads, L2Form, delta_net};

@@ -6,11 +6,12 @@
 pub mod cpu;
 
 use crate::load::Weights;
-use crate::model::program::{Program, StepKind};
+use crate::model::program::{self, Program, StepKind};
 use crate::{Result, RuntimeError};
 use gantry_formats::layout::Layout;
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How keys and values are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,18 +110,19 @@ pub struct Part<'a> {
     pub tokens: &'a [u32],
     /// Which of them get logits.
     pub wanted: Wanted,
+    /// Whether the block that drafts keeps up with them.
+    pub drafting: bool,
 }
 
 /// Working memory that runs programs.
 pub trait Workspace: Send {
     /// Takes the tokens of every part to its sequence, all in one batch. `sink` gets the number of a part and rows
-    /// of its logits, in order, several at a time. With `drafting` the block that drafts keeps up.
-    fn run(
-        &mut self,
-        parts: &mut [Part<'_>],
-        drafting: bool,
-        sink: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<()>;
+    /// of its logits, in order, several at a time.
+    fn run(&mut self, parts: &mut [Part<'_>], sink: &mut dyn FnMut(usize, &[f32])) -> Result<()>;
+    /// Measures from now on how long each part of the model takes.
+    fn measure(&mut self);
+    /// What was measured.
+    fn measured(&self) -> Vec<(program::Part, Duration)>;
     /// Logits of what may follow `token`, which follows the sequence: by the block that drafts, from the trunk's
     /// streams of the last token for the first of a draft (`step` 0), else from its own of the step before.
     fn draft(

@@ -76,8 +76,13 @@ pub(crate) struct Generate {
     /// One JSON document with text, tokens and timings instead of the text as it comes.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Goes on from the session in FILE, if it is there, and leaves what came of it there.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) session: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) sampling: Sampling,
+    #[command(flatten)]
+    pub(crate) extras: Extras,
     #[command(flatten)]
     pub(crate) load: Load,
 }
@@ -100,6 +105,8 @@ pub(crate) struct Chat {
     pub(crate) stats: bool,
     #[command(flatten)]
     pub(crate) sampling: Sampling,
+    #[command(flatten)]
+    pub(crate) extras: Extras,
     #[command(flatten)]
     pub(crate) load: Load,
 }
@@ -163,6 +170,9 @@ pub(crate) struct Perplexity {
     /// Most chunks to score.
     #[arg(long, value_name = "N")]
     pub(crate) chunks: Option<std::num::NonZeroUsize>,
+    /// Writes how often each expert was used.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record_hotness: Option<PathBuf>,
     /// One JSON document.
     #[arg(long)]
     pub(crate) json: bool,
@@ -183,6 +193,9 @@ pub(crate) struct Bench {
     /// Tokens to decode.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
     pub(crate) tokens: usize,
+    /// Shows how long each part of the model takes.
+    #[arg(long)]
+    pub(crate) profile: bool,
     /// Passes; the median counts.
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     pub(crate) repeat: usize,
@@ -244,6 +257,18 @@ impl Sampling {
     }
 }
 
+/// What a run may do beside writing.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Extras {
+    /// Lets the model's own draft block (MTP) propose up to N tokens, which are verified together; the text stays the
+    /// same.
+    #[arg(long, value_name = "N", help_heading = "Sampling")]
+    pub(crate) spec: Option<std::num::NonZeroUsize>,
+    /// Writes how often each expert was used; drafted tokens count too, whether or not they stay.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record_hotness: Option<PathBuf>,
+}
+
 /// How the model is loaded.
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Loading")]
@@ -251,6 +276,9 @@ pub(crate) struct Load {
     /// Positions that there is room for [default: the model's own, at most 4096].
     #[arg(short, long, value_name = "N")]
     pub(crate) context: Option<usize>,
+    /// Allows a context longer than the model was made for.
+    #[arg(long)]
+    pub(crate) beyond_context: bool,
     /// Threads [default: all processors].
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,
@@ -311,15 +339,15 @@ impl Load {
                 Level::None => Verify::None,
             },
             context: self.context,
+            beyond_context: self.beyond_context,
             batch: self.batch,
             kv: match self.kv {
                 Kv::F32 => KvType::F32,
                 Kv::F16 => KvType::F16,
             },
             memory_limit: self.memory_limit,
-            window: 0,
-            record_routing: false,
             progress: Some(super::waiting::progress()),
+            ..ModelOptions::default()
         }
     }
 }

@@ -6,9 +6,10 @@ use super::opened;
 use super::speed::{Speed, load_json};
 use gantry_formats::exit::Exit;
 use gantry_runtime::Session;
-use serde_json::json;
+use gantry_runtime::model::program::Part;
+use serde_json::{Map, Value, json};
 use std::io::Write;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// `gantry-run bench FILE`: as llama-bench does, a prompt into an empty cache, and a decode from an empty cache.
 pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
@@ -29,8 +30,9 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
     for _ in 0..args.repeat {
         passes.push(pass(&mut session, &prompt, args.tokens, token)?);
     }
-    let prompt = median(passes.iter().map(|p| p.0).collect());
+    let speed = median(passes.iter().map(|p| p.0).collect());
     let decode = median(passes.iter().map(|p| p.1).collect());
+    let profile = if args.profile { profile(&mut session, &prompt, args.tokens, token)? } else { Vec::new() };
     let name = container.manifest().model.name.as_deref();
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -42,8 +44,9 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
             "threads": model.device().threads(),
             "repeat": args.repeat,
             "load": load_json(&model),
-            "prompt": prompt.json(),
+            "prompt": speed.json(),
             "decode": decode.json(),
+            "profile": profile.iter().map(|(what, parts)| (what.to_string(), parts_json(parts))).collect::<Map<_, _>>(),
         });
         writeln!(out, "{document}")?;
     } else {
@@ -54,9 +57,12 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
         }
         writeln!(out, "{}; medians of {}", model.device().describe(), args.repeat)?;
         let rows =
-            [("pp", prompt, "prompt, computed in batches"), ("tg", decode, "text, one token after another")];
+            [("pp", speed, "prompt, computed in batches"), ("tg", decode, "text, one token after another")];
         for (name, speed, what) in rows.into_iter().filter(|(_, s, _)| s.tokens > 0) {
             writeln!(out, "{name}{:<5} {:>9.2} tok/s  {what}", speed.tokens, speed.per_second())?;
+        }
+        for (what, parts) in &profile {
+            show(&mut out, what, parts)?;
         }
     }
     Ok(Exit::Ok)
@@ -78,6 +84,49 @@ fn pass(
         session.decode(token(i))?;
     }
     Ok((prompt, Speed { tokens, time: start.elapsed() }))
+}
+
+/// Time by part.
+type Parts = Vec<(Part, Duration)>;
+
+/// One more pass, measured by part: prompt and decode.
+fn profile(
+    session: &mut Session,
+    prompt: &[u32],
+    tokens: usize,
+    token: impl Fn(usize) -> u32,
+) -> anyhow::Result<Vec<(&'static str, Parts)>> {
+    let mut profiles = Vec::new();
+    session.rewind(0);
+    session.measure();
+    session.prefill(prompt)?;
+    profiles.push(("prompt", session.measured()));
+    session.rewind(0);
+    session.measure();
+    for i in 0..tokens {
+        session.decode(token(i))?;
+    }
+    profiles.push(("decode", session.measured()));
+    profiles.retain(|(_, parts)| !parts.is_empty());
+    Ok(profiles)
+}
+
+fn parts_json(parts: &Parts) -> Value {
+    parts
+        .iter()
+        .map(|(part, time)| (part.name().to_string(), json!(time.as_secs_f64())))
+        .collect::<Map<_, _>>()
+        .into()
+}
+
+fn show(out: &mut impl Write, what: &str, parts: &Parts) -> std::io::Result<()> {
+    let all: Duration = parts.iter().map(|(_, time)| *time).sum();
+    writeln!(out, "{what} by part, of {:.1} ms", all.as_secs_f64() * 1e3)?;
+    for (part, time) in parts {
+        let share = 100.0 * time.as_secs_f64() / all.as_secs_f64().max(1e-9);
+        writeln!(out, "  {:<20} {:>9.1} ms {share:>6.1} %", part.name(), time.as_secs_f64() * 1e3)?;
+    }
+    Ok(())
 }
 
 fn median(mut speeds: Vec<Speed>) -> Speed {

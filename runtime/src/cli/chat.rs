@@ -3,11 +3,13 @@
 use super::args::Chat;
 use super::generate::{End, Writing};
 use super::opened::{self, Text};
+use super::record::Record;
 use super::signals::Signals;
+use super::speed;
 use gantry_formats::exit::Exit;
-use gantry_runtime::Session;
 use gantry_runtime::sample::Sampler;
 use gantry_runtime::text::{Message, chat::ChatOptions};
+use gantry_runtime::{Session, Speculation};
 use std::io::{BufRead, IsTerminal, Write};
 
 /// What `/help` says.
@@ -19,9 +21,29 @@ pub(crate) fn run(args: &Chat, signals: &Signals) -> anyhow::Result<Exit> {
     let mut sampler = Sampler::new(args.sampling.options())?;
     let container = opened::container(&args.model)?;
     let text = Text::of(&container)?;
-    let template = text.template()?;
-    let model = opened::load(&container, &args.load)?;
+    text.template()?;
+    let record = Record::of(&container, args.extras.record_hotness.as_deref())?;
+    let model = opened::load_with(&container, &args.load, args.extras.spec, record.is_some())?;
     let mut session = model.session()?;
+    let mut drafts = args.extras.spec.map(|n| Speculation::new(&mut session, n.get())).transpose()?;
+    let end = talk(args, signals, &mut sampler, &text, &mut session, drafts.as_mut())?;
+    if let Some(record) = record {
+        record.write(&model)?;
+    }
+    Ok(end)
+}
+
+/// Turn after turn.
+fn talk(
+    args: &Chat,
+    signals: &Signals,
+    sampler: &mut Sampler,
+    text: &Text,
+    session: &mut Session,
+    mut drafts: Option<&mut Speculation>,
+) -> anyhow::Result<Exit> {
+    let template = text.template()?;
+    let context = session.model().context();
     let writing = Writing { tokenizer: &text.tokenizer, signals, limit: args.tokens, ignore_eos: false };
     let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
     let mut messages: Vec<Message> = args.system.iter().map(|s| Message::new("system", s)).collect();
@@ -52,13 +74,13 @@ pub(crate) fn run(args: &Chat, signals: &Signals) -> anyhow::Result<Exit> {
         }
         messages.push(Message::new("user", line));
         let wanted = text.tokenizer.encode_chat(&template.render(&messages, &options)?);
-        let kept = keep(&mut session, &mut held, &wanted);
+        let kept = keep(session, &mut held, &wanted);
         let mut show = |piece: &str| -> anyhow::Result<()> {
             stdout.write_all(piece.as_bytes())?;
             stdout.flush()?;
             Ok(())
         };
-        let written = writing.write(&mut session, &mut sampler, &wanted[kept..], &mut show)?;
+        let written = writing.write(session, sampler, drafts.as_deref_mut(), &wanted[kept..], &mut show)?;
         writeln!(stdout)?;
         held.extend(&wanted[kept..]);
         held.extend(&written.tokens);
@@ -67,6 +89,9 @@ pub(crate) fn run(args: &Chat, signals: &Signals) -> anyhow::Result<Exit> {
         if args.stats {
             eprintln!("prompt: {} ({kept} kept)", written.prompt);
             eprintln!("decode: {}", written.decode);
+            if let Some(drafts) = &drafts {
+                eprintln!("drafts: {}", speed::drafts(drafts.counts()));
+            }
         }
         match written.end {
             // Whoever sits before it wants another answer; a script that is interrupted wants to end.
@@ -81,7 +106,7 @@ pub(crate) fn run(args: &Chat, signals: &Signals) -> anyhow::Result<Exit> {
             }
             End::Signal(exit) => return Ok(exit),
             End::Context => {
-                eprintln!("note: the context of {} is full; --context gives more", model.context());
+                eprintln!("note: the context of {} is full; --context gives more", context);
                 return Ok(Exit::Ok);
             }
             End::Model | End::Length => messages.push(Message::new("assistant", written.text)),
@@ -89,12 +114,12 @@ pub(crate) fn run(args: &Chat, signals: &Signals) -> anyhow::Result<Exit> {
     }
 }
 
-/// Rewinds the session to where the cache and what is wanted part; at least one token is left to take, since its
-/// logits are needed. How many were kept.
+/// Rewinds the session to where the cache and what is wanted part, or further back where the model's state cannot be
+/// taken back just there; at least one token is left to take, since its logits are needed. How many were kept.
 fn keep(session: &mut Session, held: &mut Vec<u32>, wanted: &[u32]) -> usize {
     let same = held.iter().zip(wanted).take_while(|(a, b)| a == b).count();
     let kept = same.min(wanted.len().saturating_sub(1));
-    session.rewind(kept);
+    let kept = session.rewind(kept);
     held.truncate(kept);
     kept
 }

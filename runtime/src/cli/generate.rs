@@ -2,14 +2,16 @@
 
 use super::args::Generate;
 use super::failure::Refusal;
+use super::kept::Kept;
 use super::opened::{self, Text};
+use super::record::Record;
 use super::signals::Signals;
-use super::speed::{Speed, load_json};
+use super::speed::{self, Speed, load_json};
 use anyhow::Context;
 use gantry_formats::exit::Exit;
-use gantry_runtime::Session;
 use gantry_runtime::sample::Sampler;
 use gantry_runtime::text::{EncodeOptions, Message, TextStream, Tokenizer, chat::ChatOptions};
+use gantry_runtime::{Session, Speculation};
 use serde_json::json;
 use std::io::Write;
 use std::time::Instant;
@@ -61,11 +63,12 @@ impl Writing<'_> {
         &self,
         session: &mut Session,
         sampler: &mut Sampler,
+        drafts: Option<&mut Speculation>,
         prompt: &[u32],
         out: &mut dyn FnMut(&str) -> anyhow::Result<()>,
     ) -> anyhow::Result<Written> {
         self.signals.set_busy(true);
-        let result = self.write_busy(session, sampler, prompt, out);
+        let result = self.write_busy(session, sampler, drafts, prompt, out);
         self.signals.set_busy(false);
         result
     }
@@ -74,6 +77,7 @@ impl Writing<'_> {
         &self,
         session: &mut Session,
         sampler: &mut Sampler,
+        drafts: Option<&mut Speculation>,
         prompt: &[u32],
         out: &mut dyn FnMut(&str) -> anyhow::Result<()>,
     ) -> anyhow::Result<Written> {
@@ -91,40 +95,90 @@ impl Writing<'_> {
             return Ok(written);
         }
         written.prompt = Speed { tokens: prompt.len(), time: start.elapsed() };
-        let mut stream = TextStream::new(std::iter::empty::<String>());
+        let mut pen =
+            Pen { by: self, sampler, out, stream: TextStream::new(std::iter::empty::<String>()), written };
         let start = Instant::now();
-        let mut steps = 0;
-        written.end = loop {
-            if let Some(exit) = self.signals.stopped() {
-                break End::Signal(exit);
-            }
-            if self.limit.is_some_and(|n| written.tokens.len() >= n) {
-                break End::Length;
-            }
-            let token = sampler.sample(session.logits())?;
-            if self.tokenizer.is_eog(token) && !self.ignore_eos {
-                break End::Model;
-            }
-            sampler.accept(token);
-            written.tokens.push(token);
-            let step = stream.push(self.tokenizer.piece(token, false));
-            out(&step.text)?;
-            written.text.push_str(&step.text);
-            // The last token's own logits are wanted by nobody.
-            if self.limit == Some(written.tokens.len()) {
-                break End::Length;
-            }
-            if session.left() == 0 {
-                break End::Context;
-            }
-            session.decode(token)?;
-            steps += 1;
+        let begin = session.position();
+        let end = match drafts {
+            None => pen.plainly(session)?,
+            Some(drafts) => pen.drafting(session, drafts)?,
         };
-        written.decode = Speed { tokens: steps, time: start.elapsed() };
-        let rest = stream.finish();
-        out(&rest.text)?;
-        written.text.push_str(&rest.text);
+        let mut written = pen.finish(end)?;
+        written.decode = Speed { tokens: session.position() - begin, time: start.elapsed() };
         Ok(written)
+    }
+}
+
+/// Writes token after token.
+struct Pen<'a> {
+    by: &'a Writing<'a>,
+    sampler: &'a mut Sampler,
+    out: &'a mut dyn FnMut(&str) -> anyhow::Result<()>,
+    stream: TextStream,
+    written: Written,
+}
+
+impl Pen<'_> {
+    /// The token that follows `logits`, written down, or what ends the text.
+    fn next(&mut self, logits: &[f32]) -> anyhow::Result<Result<u32, End>> {
+        if let Some(exit) = self.by.signals.stopped() {
+            return Ok(Err(End::Signal(exit)));
+        }
+        if self.by.limit == Some(self.written.tokens.len()) {
+            return Ok(Err(End::Length));
+        }
+        let token = self.sampler.sample(logits)?;
+        if self.by.tokenizer.is_eog(token) && !self.by.ignore_eos {
+            return Ok(Err(End::Model));
+        }
+        self.sampler.accept(token);
+        self.written.tokens.push(token);
+        let step = self.stream.push(self.by.tokenizer.piece(token, false));
+        (self.out)(&step.text)?;
+        self.written.text.push_str(&step.text);
+        // The last token's own logits are wanted by nobody.
+        Ok(if self.by.limit == Some(self.written.tokens.len()) { Err(End::Length) } else { Ok(token) })
+    }
+
+    fn plainly(&mut self, session: &mut Session) -> anyhow::Result<End> {
+        loop {
+            match self.next(session.logits())? {
+                Err(end) => return Ok(end),
+                Ok(_) if session.left() == 0 => return Ok(End::Context),
+                Ok(token) => session.decode(token)?,
+            };
+        }
+    }
+
+    /// The same text, several tokens in a step where drafts are right.
+    fn drafting(&mut self, session: &mut Session, drafts: &mut Speculation) -> anyhow::Result<End> {
+        let mut token = match self.next(session.logits())? {
+            Err(end) => return Ok(end),
+            Ok(token) => token,
+        };
+        loop {
+            if session.left() == 0 {
+                return Ok(End::Context);
+            }
+            let mut end = None;
+            let next = drafts.step(session, token, &mut |logits| {
+                let next = self.next(logits)?;
+                Ok::<_, anyhow::Error>(next.map_err(|e| end = Some(e)).ok())
+            })?;
+            match (end, next) {
+                (Some(end), _) => return Ok(end),
+                (None, Some(next)) => token = next,
+                (None, None) => return Ok(End::Context),
+            }
+        }
+    }
+
+    fn finish(mut self, end: End) -> anyhow::Result<Written> {
+        let rest = self.stream.finish();
+        (self.out)(&rest.text)?;
+        self.written.text.push_str(&rest.text);
+        self.written.end = end;
+        Ok(self.written)
     }
 }
 
@@ -160,21 +214,35 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
     let mut sampler = Sampler::new(args.sampling.options())?;
     let container = opened::container(path)?;
     let text = Text::of(&container)?;
-    let ids = if args.chat {
-        let mut messages: Vec<Message> = args.system.iter().map(|s| Message::new("system", s)).collect();
-        messages.push(Message::new("user", prompt));
-        let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
-        text.tokenizer.encode_chat(&text.template()?.render(&messages, &options)?)
-    } else {
-        text.tokenizer.encode(&prompt, EncodeOptions { add_special: true, parse_special: true })
+    // A text begins once: what goes on from a session gets no other BOS.
+    let encode = |begins: bool| -> anyhow::Result<Vec<u32>> {
+        let ids = if args.chat {
+            let mut messages: Vec<Message> = args.system.iter().map(|s| Message::new("system", s)).collect();
+            messages.push(Message::new("user", &prompt));
+            let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
+            text.tokenizer.encode_chat(&text.template()?.render(&messages, &options)?)
+        } else {
+            text.tokenizer.encode(&prompt, EncodeOptions { add_special: begins, parse_special: true })
+        };
+        if ids.is_empty() {
+            return Err(Refusal::error(Exit::Usage, "the prompt has no tokens; give some text"));
+        }
+        Ok(ids)
     };
-    if ids.is_empty() {
-        return Err(Refusal::error(Exit::Usage, "the prompt has no tokens; give some text"));
-    }
-    let model = opened::load(&container, &args.load)?;
+    let mut ids = encode(true)?;
+    let record = Record::of(&container, args.extras.record_hotness.as_deref())?;
+    let model = opened::load_with(&container, &args.load, args.extras.spec, record.is_some())?;
     // The index is not needed any more; a small model's is a noticeable part of it.
     drop(container);
     let mut session = model.session()?;
+    let kept = args.session.as_deref().map(|file| Kept::new(file, path)).transpose()?;
+    let mut drafts = args.extras.spec.map(|n| Speculation::new(&mut session, n.get())).transpose()?;
+    if let Some(kept) = &kept {
+        kept.resume(&mut session)?;
+        if session.position() > 0 {
+            ids = encode(false)?;
+        }
+    }
     let writing =
         Writing { tokenizer: &text.tokenizer, signals, limit: args.tokens, ignore_eos: args.ignore_eos };
     let mut stdout = std::io::stdout().lock();
@@ -185,7 +253,20 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
         }
         Ok(())
     };
-    let written = writing.write(&mut session, &mut sampler, &ids, &mut show)?;
+    let written = writing.write(&mut session, &mut sampler, drafts.as_mut(), &ids, &mut show)?;
+    if let Some(kept) = &kept {
+        // A text that is long enough has shown a last token that was not taken yet.
+        if let (End::Length, Some(&last)) = (written.end, written.tokens.last())
+            && session.left() > 0
+        {
+            session.decode(last)?;
+        }
+        kept.save(&session)?;
+    }
+    if let Some(record) = record {
+        record.write(&model)?;
+    }
+    let counts = drafts.map(|d| d.counts());
     if args.json {
         let document = json!({
             "schema": super::SCHEMA,
@@ -199,6 +280,7 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
             "load": load_json(&model),
             "prompt": written.prompt.json(),
             "decode": written.decode.json(),
+            "drafts": counts.map(speed::drafts_json),
         });
         writeln!(stdout, "{document}")?;
     } else {
@@ -207,6 +289,9 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
     stdout.flush()?;
     eprintln!("prompt: {}", written.prompt);
     eprintln!("decode: {}", written.decode);
+    if let Some(counts) = counts {
+        eprintln!("drafts: {}", speed::drafts(counts));
+    }
     if written.end == End::Context {
         eprintln!("note: the context of {} is full; --context gives more", model.context());
     }

@@ -3,11 +3,12 @@
 use super::args::Logits;
 use super::failure::Refusal;
 use super::opened::{self, Text};
+use super::output;
 use anyhow::Context;
 use gantry_formats::exit::Exit;
 use gantry_runtime::text::EncodeOptions;
 use std::io::{BufWriter, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use tempfile::NamedTempFile;
 
@@ -59,8 +60,5 @@ fn beside(out: &Path, container: &Path, force: bool) -> anyhow::Result<NamedTemp
             return Err(Refusal::error(Exit::Usage, text));
         }
     }
-    let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let permissions = std::fs::Permissions::from_mode(0o666);
-    let made = tempfile::Builder::new().permissions(permissions).tempfile_in(folder);
-    made.with_context(|| format!("cannot write to the folder {}", folder.display()))
+    output::beside(out)
 }

@@ -5,8 +5,9 @@ use super::failure::Refusal;
 use anyhow::Context;
 use gantry_formats::exit::Exit;
 use gantry_runtime::text::{ChatTemplate, TextError, Tokenizer};
-use gantry_runtime::{Container, Device, Model, model, vocab};
+use gantry_runtime::{Container, Device, Model, ModelOptions, Speculation, model, vocab};
 use std::io::Read;
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 /// Opens a container and tells what is odd about it.
@@ -20,8 +21,20 @@ pub(crate) fn container(path: &Path) -> anyhow::Result<Container> {
 
 /// Loads the model and reports it.
 pub(crate) fn load(container: &Container, load: &Load) -> anyhow::Result<Model> {
+    load_with(container, load, None, false)
+}
+
+/// [`load`] for drafts of `spec` tokens, and with its use of experts recorded.
+pub(crate) fn load_with(
+    container: &Container,
+    load: &Load,
+    spec: Option<NonZeroUsize>,
+    record_routing: bool,
+) -> anyhow::Result<Model> {
     let device = Device::cpu(load.threads)?;
-    let model = Model::load(container, &device, &load.options())?;
+    let window = spec.map_or(0, |n| Speculation::window(n.get()));
+    let options = ModelOptions { window, record_routing, ..load.options() };
+    let model = Model::load(container, &device, &options)?;
     eprintln!("load:   {}", model.load_report());
     for note in model.notes() {
         eprintln!("note: {note}");

@@ -3,6 +3,7 @@
 use super::args::Perplexity;
 use super::failure::Refusal;
 use super::opened::{self, Text};
+use super::record::Record;
 use anyhow::Context;
 use gantry_formats::exit::Exit;
 use gantry_runtime::text::EncodeOptions;
@@ -60,7 +61,8 @@ pub(crate) fn run(args: &Perplexity) -> anyhow::Result<Exit> {
     }
     let bos = text.tokenizer.bos().filter(|_| text.tokenizer.adds_bos());
     let load = super::args::Load { context: Some(context), ..args.load };
-    let model = opened::load(&container, &load)?;
+    let record = Record::of(&container, args.record_hotness.as_deref())?;
+    let model = opened::load_with(&container, &load, None, record.is_some())?;
     // Scored tokens index logits, and the last of a chunk never goes through the session.
     model.check_tokens(&tokens)?;
     let mut session = model.session()?;
@@ -87,6 +89,9 @@ pub(crate) fn run(args: &Perplexity) -> anyhow::Result<Exit> {
             write!(out, "[{}]{:.4},", number + 1, score.estimate().0)?;
             out.flush()?;
         }
+    }
+    if let Some(record) = record {
+        record.write(&model)?;
     }
     let (ppl, error) = score.estimate();
     if args.json {

@@ -1,5 +1,6 @@
 //! How fast something went.
 
+use gantry_runtime::speculate::Counts;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -57,4 +58,17 @@ pub(crate) fn load_json(model: &gantry_runtime::Model) -> Value {
         "mode": mode,
         "verified": verified,
     })
+}
+
+/// What came of drafts, for people.
+pub(crate) fn drafts(counts: Counts) -> String {
+    let Counts { steps, drafted, accepted } = counts;
+    let share = 100.0 * accepted as f64 / (drafted as f64).max(1.0);
+    let each = (steps + accepted) as f64 / (steps as f64).max(1.0);
+    format!("{accepted} of {drafted} drafted tokens accepted ({share:.1} %), {each:.2} tokens a step")
+}
+
+/// What came of drafts, for `--json`.
+pub(crate) fn drafts_json(counts: Counts) -> Value {
+    json!({ "steps": counts.steps, "drafted": counts.drafted, "accepted": counts.accepted })
 }

@@ -1,6 +1,8 @@
 //! What loading gives: arenas, and the files of what was left there.
 
 use super::{Arena, LoadMode, LoadOptions};
+use crate::RuntimeError;
+use crate::model::program::Matrix;
 use gantry_formats::container::{Container, ContainerError};
 use std::fs::File;
 use std::io;
@@ -28,6 +30,23 @@ impl Weights {
     /// By card.
     pub fn arenas(&self) -> &[Arena] {
         &self.arenas
+    }
+
+    /// Refuses a matrix that does not lie within its segment.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Tensor`].
+    pub(crate) fn check(&self, matrix: &Matrix) -> Result<(), RuntimeError> {
+        let bytes = matrix.layout.bytes(matrix.stored_rows as u64, matrix.cols as u64);
+        let end = bytes.and_then(|b| matrix.offset.checked_add(usize::try_from(b).ok()?));
+        let fits =
+            end.zip(self.arenas.get(matrix.card)).is_some_and(|(end, arena)| end <= arena.bytes().len());
+        let what = || "it lies outside its arena".into();
+        if fits {
+            Ok(())
+        } else {
+            Err(RuntimeError::Tensor { tensor: matrix.name.to_string(), what: what() })
+        }
     }
 
     /// Reads from a card's segment what was left in its file; what was mapped is read through the mapping.

@@ -2,7 +2,7 @@
 
 use super::program::{
     Buffer, BufferId, CacheShape, Columns, ExpertMatrices, ExpertProduct, Format, Kept, KeptId, Matrix,
-    Ngram, Pieces, Rotation, Step, VectorId, activations_for,
+    Ngram, Part, Pieces, Rotation, Step, VectorId, activations_for,
 };
 use gantry_formats::layout::Layout;
 use std::collections::HashMap;
@@ -16,6 +16,8 @@ pub(super) struct Builder {
     pub(super) ngrams: Vec<Ngram>,
     pub(super) kept: Vec<Kept>,
     steps: Vec<Step>,
+    /// The part that steps belong to now.
+    part: Option<Part>,
     /// What was made of a buffer's current content, for all matrices that want it so.
     derived: HashMap<Derived, BufferId>,
 }
@@ -80,6 +82,14 @@ impl Builder {
     pub(super) fn values(&self, buffer: BufferId) -> usize {
         let Buffer { rows, width, .. } = self.buffers[buffer.0];
         rows * width
+    }
+
+    /// What follows belongs to `part`.
+    pub(super) fn begin(&mut self, part: Part) {
+        if self.part != Some(part) {
+            self.part = Some(part);
+            self.push(Step::Begin(part));
+        }
     }
 
     /// Appends a step.
@@ -158,6 +168,7 @@ impl Builder {
     /// The steps so far; what follows starts a new list.
     pub(super) fn take_steps(&mut self) -> Vec<Step> {
         self.derived.clear();
+        self.part = None;
         std::mem::take(&mut self.steps)
     }
 

@@ -14,6 +14,7 @@ use crate::{Container, Device, Result, RuntimeError, Session, Together};
 use gantry_formats::arch::{self, Architecture, Hparams, HparamsError};
 use gantry_formats::container::Model as Packed;
 use gantry_formats::gguf::Header;
+use gantry_formats::hash::Digest;
 use program::{Matrix, Program, StepKind};
 use std::sync::Arc;
 
@@ -33,6 +34,8 @@ pub struct ModelOptions {
     pub verify: Verify,
     /// Positions that a session has room for. `None`: the model's own context, at most 4096.
     pub context: Option<usize>,
+    /// Whether that may be more than the model was made for.
+    pub beyond_context: bool,
     /// Most tokens that are computed together. Results do not depend on it.
     pub batch: usize,
     /// How keys and values are kept.
@@ -54,6 +57,7 @@ impl Default for ModelOptions {
             load: LoadMode::default(),
             verify: Verify::default(),
             context: None,
+            beyond_context: false,
             batch: DEFAULT_BATCH,
             kv: KvType::default(),
             memory_limit: None,
@@ -69,6 +73,8 @@ impl Default for ModelOptions {
 pub struct Model(Arc<Inner>);
 
 struct Inner {
+    /// Of the container.
+    root: Digest,
     vocab: usize,
     trained_context: Option<usize>,
     drafts: bool,
@@ -89,22 +95,11 @@ impl Model {
     /// # Errors
     /// [`RuntimeError`] says which.
     pub fn load(container: &Container, device: &Device, options: &ModelOptions) -> Result<Self> {
-        let manifest = container.manifest();
-        if !manifest.model.complete {
-            let why = manifest.model.incomplete.join("; ");
-            return Err(RuntimeError::Incompatible(format!(
-                "this container is marked as not runnable: {}",
-                if why.is_empty() { "the model is incomplete" } else { &why }
-            )));
-        }
+        check_complete(&container.manifest().model)?;
         let notes = check_targets(container, device)?;
-        let meta = header(container);
-        let mut hparams = Hparams::read(meta);
-        let names = || manifest.source_tensors.iter().map(|t| t.name.as_str());
-        hparams.drop_absent_nextn(|name| names().any(|n| n == name));
-        let arch = architecture(&hparams, &manifest.model)?;
+        let (arch, hparams) = described(container)?;
         let settings = settings(&hparams, options)?;
-        let program = graph::build(container, arch, &hparams, meta, settings.context)?;
+        let program = graph::build(container, arch, &hparams, header(container), settings.context)?;
         check_kernels(&program, device)?;
 
         let left = left(&program);
@@ -125,6 +120,7 @@ impl Model {
         let executable = device.backend().prepare(program, weights, options.record_routing)?;
         let device = device.clone();
         Ok(Self(Arc::new(Inner {
+            root: container.header().root,
             vocab,
             trained_context,
             drafts,
@@ -208,6 +204,11 @@ impl Model {
         Together::new(self)
     }
 
+    /// The root of the container that it was loaded from.
+    pub(crate) fn root(&self) -> &Digest {
+        &self.0.root
+    }
+
     /// Whether both are the same loaded model.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -226,6 +227,37 @@ impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Model").field("vocab", &self.0.vocab).field("settings", &self.0.settings).finish()
     }
+}
+
+/// What [`Model::load`] would run, for sequences of at most `positions` tokens, whatever device has kernels for it.
+///
+/// # Errors
+/// As there, for what an index says.
+pub fn plan(container: &Container, positions: usize) -> Result<Program> {
+    check_complete(&container.manifest().model)?;
+    let (arch, hparams) = described(container)?;
+    graph::build(container, arch, &hparams, header(container), positions.max(1))
+}
+
+/// The architecture of a container and what its metadata says of it.
+fn described(container: &Container) -> Result<(&'static Architecture, Hparams)> {
+    let manifest = container.manifest();
+    let mut hparams = Hparams::read(header(container));
+    let names = || manifest.source_tensors.iter().map(|t| t.name.as_str());
+    hparams.drop_absent_nextn(|name| names().any(|n| n == name));
+    let arch = architecture(&hparams, &manifest.model)?;
+    Ok((arch, hparams))
+}
+
+fn check_complete(model: &Packed) -> Result<()> {
+    if model.complete {
+        return Ok(());
+    }
+    let why = model.incomplete.join("; ");
+    Err(RuntimeError::Incompatible(format!(
+        "this container is marked as not runnable: {}",
+        if why.is_empty() { "the model is incomplete" } else { &why }
+    )))
 }
 
 /// The source's GGUF header: the first shard holds the metadata.
@@ -306,6 +338,12 @@ fn settings(h: &Hparams, options: &ModelOptions) -> Result<Settings> {
         return Err(RuntimeError::Setting(format!(
             "a context of {context} with batches of {}: both must be between 1 and 2^31",
             options.batch
+        )));
+    }
+    if let Some(trained) = trained.filter(|&n| n > 0 && context > n && !options.beyond_context) {
+        return Err(RuntimeError::Setting(format!(
+            "a context of {context} is longer than the {trained} positions the model was made for; give up to \
+             {trained}, or --beyond-context to try it all the same"
         )));
     }
     let (batch, window) = (options.batch.min(context), options.window.min(context));

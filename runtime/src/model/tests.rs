@@ -98,8 +98,8 @@ impl Stored {
         let ids: Vec<u32> = (0..tokens as u32).collect();
         for ids in ids.chunks(batch) {
             let mut sink = |_: usize, rows: &[f32]| out.extend_from_slice(rows);
-            let part = Part { sequence: &mut *sequence, tokens: ids, wanted: Wanted::All };
-            workspace.run(&mut [part], false, &mut sink).unwrap();
+            let part = Part { sequence: &mut *sequence, tokens: ids, wanted: Wanted::All, drafting: false };
+            workspace.run(&mut [part], &mut sink).unwrap();
         }
         out
     }

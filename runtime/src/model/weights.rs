@@ -5,7 +5,8 @@ use crate::{Container, Result, RuntimeError};
 use gantry_formats::container::{Bank, BankMatrix, StoredTensor};
 use gantry_formats::layout::Layout;
 use gantry_formats::size;
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,6 +20,8 @@ pub(super) struct Weights<'a> {
     /// The same for experts in banks, by card.
     banked: HashMap<&'a str, Vec<Banked<'a>>>,
     vectors: Vec<Matrix>,
+    /// Names that were asked for.
+    asked: RefCell<HashSet<String>>,
 }
 
 impl<'a> Weights<'a> {
@@ -67,7 +70,7 @@ impl<'a> Weights<'a> {
                 }
             }
         }
-        Self { container, by_name, banked, vectors: Vec::new() }
+        Self { container, by_name, banked, vectors: Vec::new(), asked: RefCell::default() }
     }
 
     /// Whether there is a tensor of this name.
@@ -85,6 +88,7 @@ impl<'a> Weights<'a> {
     /// The matrix called `name`, which must be `[rows][cols]`.
     pub(super) fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         let (tensor, range) = self.find(name)?;
+        self.asked.borrow_mut().insert(name.into());
         let found = self.shape(name)?;
         if found != (rows, cols) {
             return Err(wrong_shape(name, found, (rows, cols)));
@@ -118,7 +122,10 @@ impl<'a> Weights<'a> {
     ) -> Result<ExpertMatrices> {
         let fault = |what: String| RuntimeError::Tensor { tensor: name.into(), what };
         let matrices = match self.banked.get(name) {
-            Some(banks) => banked(name, banks, self.container.layouts(), (count, rows, cols))?,
+            Some(banks) => {
+                self.asked.borrow_mut().insert(name.into());
+                banked(name, banks, self.container.layouts(), (count, rows, cols))?
+            }
             None => {
                 let stacked = self.matrix(name, rows.saturating_mul(count), cols)?;
                 let tile = stacked.layout.row_tile();
@@ -140,6 +147,7 @@ impl<'a> Weights<'a> {
     /// The vector called `name` of `len` values.
     pub(super) fn vector(&mut self, name: &str, len: usize) -> Result<VectorId> {
         let (tensor, _) = self.find(name)?;
+        self.asked.borrow_mut().insert(name.into());
         if size::product(&tensor.shape) != Some(len as u64) {
             let what = format!("its shape is {:?}, expected {len} values", tensor.shape);
             return Err(RuntimeError::Tensor { tensor: name.into(), what });
@@ -152,6 +160,19 @@ impl<'a> Weights<'a> {
     /// [`vector`](Self::vector), where there is one.
     pub(super) fn optional(&mut self, name: &str, len: usize) -> Result<Option<VectorId>> {
         if self.has(name) { self.vector(name, len).map(Some) } else { Ok(None) }
+    }
+
+    /// A factor (`X.scale`) beside a matrix that was asked for, which itself was not, nor is among those that `omit`
+    /// says are left out on purpose: what would be computed without it is not the model.
+    pub(super) fn ignored_scale(&self, omit: impl Fn(&str) -> bool) -> Option<&'a str> {
+        let asked = self.asked.borrow();
+        let ignored = |name: &&&str| {
+            let base = name.strip_suffix(".scale");
+            base.is_some_and(|base| asked.contains(&format!("{base}.weight")))
+                && !asked.contains(**name)
+                && !omit(name)
+        };
+        self.by_name.keys().filter(ignored).min().copied()
     }
 
     /// The vectors asked for, in order of their ids.

@@ -3,16 +3,16 @@
 use gantry_tests::{convert, fixtures, golden, golden_tokens, logits, nmse, perplexity, read_f32, same_bits};
 use std::path::{Path, PathBuf};
 
-/// How far logits may be from llama.cpp's where both compute in f32.
-const EXACT: f64 = 1e-8;
+/// How far logits may be from llama.cpp's where both compute in f32: about 50 times what is seen.
+const EXACT: f64 = 1e-11;
 
-struct Lossless {
+pub(super) struct Lossless {
     _folder: tempfile::TempDir,
-    container: PathBuf,
+    pub(super) container: PathBuf,
 }
 
 impl Lossless {
-    fn new(gguf: &Path) -> Self {
+    pub(super) fn new(gguf: &Path) -> Self {
         let folder = tempfile::tempdir().expect("a scratch folder");
         let container = folder.path().join("model.gantry");
         convert(gguf, &container, &["--recipe", "lossless"]);
@@ -20,7 +20,7 @@ impl Lossless {
     }
 
     /// The logits of a prompt as one batch, which one token after the other must give too.
-    fn logits(&self, tokens: &[u32], name: &str) -> Vec<f32> {
+    pub(super) fn logits(&self, tokens: &[u32], name: &str) -> Vec<f32> {
         let whole = logits(&self.container, tokens, &["--batch", "64"]);
         let single = logits(&self.container, tokens, &["--batch", "1"]);
         let nmse = nmse(&single, &whole);
@@ -49,11 +49,11 @@ fn tiny(arch: &str) {
 }
 
 /// A model as llama.cpp's tests make it: F32, two layers.
-fn dummy(arch: &str) {
+fn dummy(arch: &str, bound: f64) {
     let gguf = fixtures("dummies").join(format!("dummy-{arch}.gguf"));
     let ours = Lossless::new(&gguf).logits(&golden_tokens(64, 128), arch);
     for way in ["prefill", "decode"] {
-        check(arch, "F32", way, &ours, &golden_logits(&format!("dummy-{arch}"), way), EXACT);
+        check(arch, "F32", way, &ours, &golden_logits(&format!("dummy-{arch}"), way), bound);
     }
 }
 
@@ -105,29 +105,30 @@ fn deepseek4_agrees() {
 
 #[test]
 fn qwen2_agrees() {
-    dummy("qwen2-dense");
+    dummy("qwen2-dense", EXACT);
 }
 
 #[test]
 fn qwen3_agrees() {
-    dummy("qwen3-dense");
+    dummy("qwen3-dense", EXACT);
 }
 
+/// llama.cpp's graph leaves out `ssm_out.scale`, which the file has: see `reference.rs`.
 #[test]
-fn qwen3next_agrees() {
-    dummy("qwen3next-moe");
+fn qwen3next_agrees_but_for_a_scale() {
+    dummy("qwen3next-moe", 1e-8);
 }
 
 #[test]
 fn glm_dsa_agrees() {
-    dummy("glm-dsa-moe");
+    dummy("glm-dsa-moe", EXACT);
 }
 
 /// Long enough for windows that slide, blocks of 128 that are compressed and selections that leave something out.
 #[test]
 fn no_cut_of_a_prompt_changes_a_bit() {
     let tokens = golden_tokens(300, 512);
-    for arch in ["llama", "qwen4exp", "deepseek4"] {
+    for arch in ["llama", "qwen3next", "qwen4exp", "deepseek4", "glm-dsa"] {
         let model = Lossless::new(&fixtures("tiny").join(format!("tiny-{arch}-F32.gguf")));
         let run =
             |batch, threads| logits(&model.container, &tokens, &["--batch", batch, "--threads", threads]);
@@ -144,15 +145,25 @@ fn no_cut_of_a_prompt_changes_a_bit() {
     }
 }
 
-/// llama.cpp's perplexity of the first 1,024 tokens of held-out text in two contexts of 512, F32 throughout. Random
-/// models are sure of wrong tokens, which makes their perplexity an exact number of many digits.
+/// llama.cpp's perplexity of held-out text in contexts of 512, F32 throughout. Random models are sure of wrong tokens,
+/// which makes their perplexity an exact number of many digits.
+///
+/// Of deepseek4 and glm-dsa the first context only. In the second one a few positions have fewer scores above 0 than
+/// the indexer may choose, and more that are exactly 0 than it still needs: llama.cpp takes those that its partial sort
+/// leaves there, we the lowest. Neither is wrong; `reference.rs` has that context.
 #[test]
 fn long_contexts_agree() {
     let text = gantry_tests::bard().join("heldout.txt");
-    for (arch, want) in [("llama", 26689.3058), ("qwen4exp", 1263.4246), ("deepseek4", 26816.7962)] {
+    for (arch, chunks, want) in [
+        ("llama", "2", 26689.3058),
+        ("qwen3next", "2", 36181.4471),
+        ("qwen4exp", "2", 1263.4246),
+        ("deepseek4", "1", 28640.0727),
+        ("glm-dsa", "1", 25574.6126),
+    ] {
         let model = Lossless::new(&fixtures("tiny").join(format!("tiny-{arch}-F32.gguf")));
-        let got = perplexity(&model.container, &text, 512, &["--chunks", "2"]);
+        let got = perplexity(&model.container, &text, 512, &["--chunks", chunks]);
         println!("tiny-{arch}: perplexity {got:.4}, llama.cpp {want:.4}");
-        assert!((got / want - 1.0).abs() < 1e-5, "{arch}: {got}, llama.cpp {want}");
+        assert!((got / want - 1.0).abs() < 1e-6, "{arch}: {got}, llama.cpp {want}");
     }
 }

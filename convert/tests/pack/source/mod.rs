@@ -74,6 +74,7 @@ pub(crate) fn llama_keys(writer: &mut GgufWriter, layers: u32, experts: u32) {
         ("attention.head_count_kv", 2),
         ("vocab_size", 100),
         ("expert_count", experts),
+        ("expert_used_count", experts.min(2)),
     ];
     for (key, value) in pairs {
         writer.set(format!("llama.{key}"), Value::U32(value));

@@ -31,7 +31,10 @@ impl Experts {
         const SCALE: &str = "expert_weights_scale";
         let keys = Keys::new(h, meta);
         let experts = keys.given(Some(h.experts), "expert_count")?;
-        let used = keys.given(Some(h.experts_used), USED)?;
+        let used = match h.experts_used {
+            0 if keys.number(USED).is_none() => return Err(keys.missing(USED)),
+            used => keys.given(Some(used), USED)?,
+        };
         let groups = keys.count(GROUPS)?.max(1);
         if experts % groups != 0 {
             return Err(keys.wrong(GROUPS, groups, format!("a divisor of the {experts} experts")));

@@ -35,7 +35,12 @@ impl Hyper {
         if streams != 4 {
             return Err(keys.wrong(COUNT, streams, "4".into()));
         }
-        let iterations = keys.size("hyper_connection.sinkhorn_iterations")?;
+        const ITERATIONS: &str = "hyper_connection.sinkhorn_iterations";
+        let iterations = keys.size(ITERATIONS)?;
+        // It converges in some twenty; a count beyond all use must not keep a token waiting for ever.
+        if iterations > 1000 {
+            return Err(keys.wrong(ITERATIONS, iterations, "at most 1000".into()));
+        }
         let eps = keys.float(EPS)?.ok_or_else(|| keys.missing(EPS))?;
         Ok(Self { streams, rank: None, iterations, eps: h.at_least(eps, 0.0, EPS)? as f32 })
     }

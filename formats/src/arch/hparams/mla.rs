@@ -37,7 +37,7 @@ impl Mla {
             keys.given(h.key_length, "attention.key_length")?,
             keys.given(h.value_length, "attention.value_length")?,
         );
-        if mla.rot >= mla.key_len || mla.rot % 2 != 0 {
+        if mla.rot >= mla.key_len || !mla.rot.is_multiple_of(2) {
             let expected = format!("even, and less than the key length {}", mla.key_len);
             return Err(keys.wrong("rope.dimension_count", mla.rot, expected));
         }

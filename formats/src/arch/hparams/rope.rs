@@ -66,7 +66,8 @@ impl Hparams {
                     .or(self.context_length)
                     .unwrap_or(0),
                 attn_factor: number("attn_factor", 1.0),
-                ext_factor: number("yarn_ext_factor", 1.0),
+                // llama.cpp writes a negative one where the model says nothing.
+                ext_factor: Some(number("yarn_ext_factor", 1.0)).filter(|&f| f >= 0.0).unwrap_or(1.0),
                 beta_fast: number("yarn_beta_fast", 32.0),
                 beta_slow: number("yarn_beta_slow", 1.0),
             }),

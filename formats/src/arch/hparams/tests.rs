@@ -115,6 +115,17 @@ fn absent_mtp_blocks_are_dropped() {
 }
 
 #[test]
+fn a_negative_ext_factor_says_nothing() {
+    let mut sample = samples::deepseek4();
+    sample.set("rope.scaling.type", Value::Text("yarn")).set("rope.scaling.factor", Float(16.0));
+    for (value, want) in [(-1.0, 1.0), (0.0, 0.0), (0.5, 0.5)] {
+        sample.set("rope.scaling.yarn_ext_factor", Float(value));
+        let scaling = Hparams::read(&sample).rope_scaling(&sample).unwrap();
+        assert!(matches!(scaling, RopeScaling::Yarn { ext_factor, .. } if ext_factor == want), "{scaling:?}");
+    }
+}
+
+#[test]
 fn each_inconsistent_number_is_named() {
     let cases: Vec<(Sample, Vec<(&str, Value)>)> = vec![
         (

@@ -137,6 +137,24 @@ fn each_missing_key_is_named() {
     }
 }
 
+#[test]
+fn basics_that_cannot_be_are_named() {
+    for sample in samples::all() {
+        let tensors = complete(&sample);
+        for (key, value) in [
+            ("attention.layer_norm_rms_epsilon", Value::Float(f64::NAN)),
+            ("attention.layer_norm_rms_epsilon", Value::Float(-1.0)),
+            ("rope.freq_base", Value::Float(0.0)),
+            ("context_length", Value::Int(0)),
+            ("rope.scaling.type", Value::Text("longrope")),
+        ] {
+            let mut damaged = sample.clone();
+            damaged.set(key, value);
+            one(&damaged, &tensors, Problem::Value, &format!("{}.{key}", sample.arch));
+        }
+    }
+}
+
 /// Renames, and gives the new tensor the shape.
 fn merge(tensors: &mut Tensors, gone: &[&str], name: &str, dims: &[u64]) {
     let before = tensors.len();

@@ -51,3 +51,37 @@ fn names_of_tables_and_of_their_rows_are_unique() {
         }
     }
 }
+
+#[test]
+fn a_block_keeps_what_its_layer_needs() {
+    let state = |sample: &Sample, context| {
+        let has = |name: &str| name.ends_with("nextn.eh_proj.weight");
+        let model = Resolved::read(table(sample), &Hparams::read(sample), sample, has);
+        (0..5)
+            .map(|n| model.state(n, context).expect("known"))
+            .map(|s| (s.cache, s.exact))
+            .collect::<Vec<_>>()
+    };
+    // Delta nets: 6 states of 24 × 24, 4 inputs of (2·2 + 6)·24 channels; the n-gram block 3·3 inputs of 3 streams of
+    // 64; attention: 3 heads of keys and values of 36, and, where top_k is exceeded, a key of 44 for each
+    // 4 positions and for those of two blocks and a batch.
+    let linear = 6 * 24 * 24 + 4 * 240;
+    let full = 3 * 72 * 1000;
+    let want = [(0, linear), (0, linear + 9 * 192), (full, 44 * (250 + 2 * 4 + 128)), (0, linear), (full, 0)];
+    assert_eq!(state(&super::samples::qwen4exp(), 1000), want);
+    assert_eq!(state(&super::samples::qwen4exp(), 32)[2], (3 * 72 * 32, 0));
+    // A window of 32 with room for a batch, in keys of 40; entries for 4 and 128 positions; rows of values and scores
+    // of two blocks, twice as wide where blocks overlap; an index key of 24 for each entry with its own rows.
+    let window = 40 * (2 * 32 + 128);
+    let rows = 2 * 2 * 4 + 128;
+    let four = (window + 40 * 250, 2 * 2 * 40 * rows + 24 * (250 + 4 * rows));
+    let many = (window + 40 * 7, 2 * 40 * (2 * 128 + 128));
+    assert_eq!(
+        state(&super::samples::deepseek4(), 1000),
+        [(window, 0), four, many, (window, 0), (window, 0)]
+    );
+    // One latent of 48 and 16 rotated values; an index key in the blocks that choose for themselves.
+    let latent = 64 * 1000;
+    let own = (latent, 24 * 1000);
+    assert_eq!(state(&super::samples::glm_dsa(), 1000)[..3], [own, own, (latent, 0)]);
+}

@@ -16,6 +16,11 @@ use super::scratch;
 
 /// Scores that a thread holds at most, if one head's do not exceed it: 4 MiB.
 const SCORES: usize = 1 << 20;
+
+/// Scores that a thread keeps at once, of `group` query heads on one key head and up to `positions` keys.
+pub fn attention_scores(group: usize, positions: usize) -> usize {
+    group.saturating_mul(positions).min(SCORES.max(positions))
+}
 /// Products of q and k that take as long as a fork: some 500 keys of 64 dimensions.
 const FORK: usize = 32_768;
 

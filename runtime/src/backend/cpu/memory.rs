@@ -4,6 +4,7 @@ use super::buffers::Buffers;
 use super::sequence::kept_bytes;
 use super::{HEAD_ROWS, KeptBytes, Program, Settings, Step};
 use crate::model::program::{Buffer, BufferId, Columns, Kept};
+use gantry_kernels::cpu::attention_scores;
 
 /// Bytes of what a sequence keeps.
 pub(super) fn kept(program: &Program, settings: &Settings) -> KeptBytes {
@@ -11,7 +12,9 @@ pub(super) fn kept(program: &Program, settings: &Settings) -> KeptBytes {
     for kept in &program.kept {
         let bytes = kept_bytes(kept, settings) as u64;
         match kept {
-            Kept::Cache(shape) if shape.window.is_none() => sum.position += bytes / settings.context as u64,
+            Kept::Cache(shape) if shape.window.is_none() => {
+                sum.position = sum.position.saturating_add(bytes.div_ceil(settings.context as u64))
+            }
             _ => sum.fixed = sum.fixed.saturating_add(bytes),
         }
     }
@@ -20,10 +23,12 @@ pub(super) fn kept(program: &Program, settings: &Settings) -> KeptBytes {
 
 /// Bytes of a session's working memory.
 pub(super) fn scratch(program: &Program, settings: &Settings, threads: usize) -> u64 {
+    // What is drafted is verified as a whole.
+    let batch = settings.batch.max(settings.window);
     let times = |bytes: usize, n: usize| (bytes as u64).saturating_mul(n as u64);
     let buffers = program.buffers.iter().enumerate().map(|(id, b)| {
         let head = [program.logits.0, program.chosen.0].contains(&id);
-        let tokens = if head { settings.batch.min(HEAD_ROWS) } else { settings.batch };
+        let tokens = if head { batch.min(HEAD_ROWS) } else { batch };
         times(Buffers::row_bytes(b).saturating_mul(b.rows), tokens)
     });
     // Products on their way into a part of a buffer, or from experts to tokens; and inputs of an expert's tokens,
@@ -42,12 +47,12 @@ pub(super) fn scratch(program: &Program, settings: &Settings, threads: usize) ->
         }
         _ => 0,
     });
-    let aside = times(aside.max().unwrap_or(0), settings.batch);
+    let aside = times(aside.max().unwrap_or(0), batch);
     // Each thread keeps the scores of the query heads that share a key head.
     let group = program.steps().filter_map(|step| match step {
         Step::Attention { heads, .. } => Some(heads.query / heads.kv),
         _ => None,
     });
-    let scores = times(group.max().unwrap_or(0) * 4 * threads, settings.context);
+    let scores = times(attention_scores(group.max().unwrap_or(0), settings.context), 4 * threads);
     buffers.chain([aside, scores]).fold(0, u64::saturating_add)
 }

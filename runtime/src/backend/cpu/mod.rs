@@ -96,8 +96,10 @@ impl Backend for Cpu {
         let (isa, pool) = (self.isa, Arc::clone(&self.pool));
         let loaded = Loaded { isa, pool, program, weights, vectors, tables, ngrams, routed };
         for (kind, matrix) in loaded.program.tensors() {
-            if !matches!(kind, StepKind::Ids | StepKind::Rows) {
-                view(&loaded, kind, matrix)?;
+            match kind {
+                // Read as ids or from the file, not as a matrix; they lie within their segment all the same.
+                StepKind::Ids | StepKind::Rows => loaded.weights.check(matrix)?,
+                _ => drop(view(&loaded, kind, matrix)?),
             }
         }
         Ok(Box::new(Arc::new(loaded)))

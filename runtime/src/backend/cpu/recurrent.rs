@@ -37,6 +37,11 @@ impl ConvState {
         position + extra >= self.end
     }
 
+    /// Whether all inputs before `position` came.
+    pub(super) fn reaches(&self, position: usize) -> bool {
+        position <= self.end
+    }
+
     /// Appends its rows and gives the position after them.
     pub(super) fn save(&self, out: &mut Vec<u8>) -> usize {
         floats(&self.rows, out);
@@ -126,6 +131,11 @@ impl DeltaState {
 
     pub(super) fn remembers(&self, position: usize) -> bool {
         self.at <= position
+    }
+
+    /// Whether all tokens before `position` came.
+    pub(super) fn reaches(&self, position: usize) -> bool {
+        position <= self.at.saturating_add(self.qkv.len() / self.row())
     }
 
     /// Appends its state, and what later tokens gave, and gives the state's position.

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The kinds and their positions: 0 a cache, the first position that it has of those below the number of tokens (of
-//! entries, for a cache of blocks); 1 a convolution, the position after its last row; 2 a delta net, that of its
+//! entries, for a cache of blocks), zeros where nothing was written; 1 a convolution, the position after its last row; 2 a delta net, that of its
 //! state, followed by what later tokens gave.
 
 use super::sequence::{CpuSequence, State};
@@ -72,7 +72,8 @@ pub(super) fn restore(sequence: &mut CpuSequence, saved: &[u8]) -> Result<()> {
     let mut rest = &content[MAGIC.len()..];
     match (word(&mut rest), word(&mut rest)) {
         (Some(VERSION), Some(n)) if n as usize == sequence.states.len() => {}
-        (Some(VERSION), _) => return refuse("it is of another model"),
+        // What a layer selects from is kept only where the context is longer than what it selects.
+        (Some(VERSION), _) => return refuse("it keeps other things, as for another context"),
         _ => return refuse("its version is another"),
     }
     let Some(tokens) = block(&mut rest, 4) else { return refuse("it ends early") };
@@ -94,11 +95,14 @@ pub(super) fn restore(sequence: &mut CpuSequence, saved: &[u8]) -> Result<()> {
                     position <= end && cache.restore(position..end, bytes)
                 }
                 State::Conv(state) => state.restore(position, bytes),
-                State::Delta(state) => position <= tokens.len() && state.restore(position, bytes),
+                State::Delta(state) => state.restore(position, bytes),
             };
         if !fits {
             return refuse("what it keeps is of another shape");
         }
+    }
+    if !rest.is_empty() || !fresh.goes_on(tokens.len()) {
+        return refuse("what it keeps is not that of its tokens");
     }
     fresh.tokens = tokens;
     fresh.carry = read_floats(carry);

@@ -55,6 +55,16 @@ impl CpuSequence {
         self.settings.context
     }
 
+    /// Whether what is kept is enough to go on at `position`.
+    pub(super) fn goes_on(&self, position: usize) -> bool {
+        let reaches = |state: &State| match state {
+            State::Cache(..) => true,
+            State::Conv(state) => state.reaches(position),
+            State::Delta(state) => state.reaches(position),
+        };
+        self.remembers(position) && self.states.iter().all(reaches)
+    }
+
     /// Whether everything before `position` is still known.
     fn remembers(&self, position: usize) -> bool {
         self.states.iter().all(|state| match state {

@@ -1,6 +1,6 @@
 //! The kernels' words for the program's.
 
-use crate::model::program::{self, Gating, KeyHeads, L2, Routing};
+use crate::model::program::{self, Gating, KeyHeads, Routing};
 use gantry_formats::arch;
 use gantry_kernels::cpu as kernels;
 
@@ -34,10 +34,7 @@ pub(super) fn delta(s: program::DeltaShape) -> kernels::DeltaShape {
             KeyHeads::Tiled => kernels::KeyHeads::Tiled,
             KeyHeads::Grouped => kernels::KeyHeads::Grouped,
         },
-        l2: match s.l2 {
-            L2::Sum => kernels::L2Form::Sum,
-            L2::Max => kernels::L2Form::Max,
-        },
+        l2: kernels::L2Form::Sum,
         eps: s.eps,
     }
 }

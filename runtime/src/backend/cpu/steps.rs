@@ -29,6 +29,7 @@ impl Walker {
         let streams = |id: BufferId| Streams { count: rows(id), len: width(id) };
         let n = batch.tokens.len();
         match step {
+            Step::Begin(_) => {}
             Step::Embed { table, y } => {
                 let table = view(loaded, StepKind::Embed, table)?;
                 let (width, rows) = (width(*y), rows(*y));

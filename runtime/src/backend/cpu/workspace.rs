@@ -4,12 +4,14 @@ use super::buffers::Buffers;
 use super::experts::Experts;
 use super::sequence::CpuSequence;
 use super::{HEAD_ROWS, Loaded};
-use crate::backend::{Part, Sequence, Wanted, Workspace};
-use crate::model::program::{BufferId, Draft, Step};
+use crate::backend::{self, Sequence, Wanted, Workspace};
+use crate::model::program::{BufferId, Draft, Part, Step};
 use crate::{Result, RuntimeError};
 use gantry_kernels::cpu::RopeAngles;
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The tokens of one sequence in a run.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +43,25 @@ pub(super) struct Walker {
     /// Bytes of rows of a table that stays in its file.
     pub(super) bytes: Vec<u8>,
     positions: Vec<u32>,
+    profile: Option<Profile>,
+}
+
+/// Time by part.
+#[derive(Default)]
+struct Profile {
+    times: BTreeMap<Part, Duration>,
+    now: Option<(Part, Instant)>,
+}
+
+impl Profile {
+    /// Ends the part that runs, if one does, and begins another.
+    fn turn(&mut self, next: Option<Part>) {
+        let at = Instant::now();
+        if let Some((part, since)) = self.now {
+            *self.times.entry(part).or_default() += at - since;
+        }
+        self.now = next.map(|part| (part, at));
+    }
 }
 
 impl Walker {
@@ -48,13 +69,21 @@ impl Walker {
         let buffers = Buffers::new(&loaded.program.buffers);
         let angles = loaded.program.rotations.iter().map(|_| RopeAngles::default()).collect();
         let (aside, bytes, positions) = Default::default();
-        Self { loaded, buffers, angles, aside, experts: Experts::default(), bytes, positions }
+        let experts = Experts::default();
+        Self { loaded, buffers, angles, aside, experts, bytes, positions, profile: None }
     }
 
     fn walk(&mut self, steps: &[Step], batch: &mut Batch<'_, '_>) -> Result<()> {
         let loaded = Arc::clone(&self.loaded);
         for step in steps {
-            self.step(&loaded, step, batch)?;
+            match (step, &mut self.profile) {
+                (Step::Begin(part), Some(profile)) => profile.turn(Some(*part)),
+                (Step::Begin(_), None) => {}
+                (step, _) => self.step(&loaded, step, batch)?,
+            }
+        }
+        if let Some(profile) = &mut self.profile {
+            profile.turn(None);
         }
         Ok(())
     }
@@ -148,28 +177,16 @@ impl Walker {
         self.walk(&draft.body, &mut Batch { tokens, spans: &spans, sequences: &mut sequences })
     }
 
-    fn drafter(loaded: &Loaded) -> Result<&Draft> {
-        let none = || RuntimeError::Setting("this model has no block that drafts tokens".into());
-        loaded.program.draft.as_ref().ok_or_else(none)
-    }
-}
-
-/// A sequence of this device.
-fn own(sequence: &mut dyn Sequence) -> Result<&mut CpuSequence> {
-    let any: &mut dyn Any = sequence;
-    any.downcast_mut().ok_or_else(|| RuntimeError::Setting("a sequence of another device".into()))
-}
-
-impl Workspace for Walker {
-    fn run(
+    /// [`Workspace::run`], which leaves sequences half done where it fails.
+    fn compute(
         &mut self,
-        parts: &mut [Part<'_>],
-        drafting: bool,
+        parts: &mut [backend::Part<'_>],
         sink: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<()> {
         let loaded = Arc::clone(&self.loaded);
         let program = &loaded.program;
-        let (mut spans, mut tokens, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut spans, mut tokens) = (Vec::new(), Vec::new());
+        let (mut wanted, mut drafting) = (Vec::new(), Vec::new());
         let mut sequences = Vec::with_capacity(parts.len());
         for part in parts {
             let sequence = own(part.sequence)?;
@@ -177,6 +194,7 @@ impl Workspace for Walker {
             tokens.extend_from_slice(part.tokens);
             sequence.tokens.extend_from_slice(part.tokens);
             wanted.push(part.wanted);
+            drafting.push(part.drafting);
             sequences.push(sequence);
         }
         self.turn(&spans);
@@ -190,14 +208,43 @@ impl Workspace for Walker {
             };
             self.head(&program.head, program.residual, rows, &mut |logits| sink(i, logits))?;
         }
-        if drafting {
-            let draft = Self::drafter(&loaded)?;
-            for (span, sequence) in spans.iter().zip(sequences) {
-                let own = &tokens[span.row..span.row + span.tokens];
-                self.keep_up(draft, sequence, *span, own)?;
-            }
+        for ((span, sequence), _) in spans.iter().zip(sequences).zip(drafting).filter(|(_, drafts)| *drafts) {
+            let own = &tokens[span.row..span.row + span.tokens];
+            self.keep_up(Self::drafter(&loaded)?, sequence, *span, own)?;
         }
         Ok(())
+    }
+
+    fn drafter(loaded: &Loaded) -> Result<&Draft> {
+        let none = || RuntimeError::Setting("this model has no block that drafts tokens".into());
+        loaded.program.draft.as_ref().ok_or_else(none)
+    }
+}
+
+/// A sequence of this device.
+fn own(sequence: &mut dyn Sequence) -> Result<&mut CpuSequence> {
+    let any: &mut dyn Any = sequence;
+    any.downcast_mut().ok_or_else(|| RuntimeError::Setting("a sequence of another device".into()))
+}
+
+impl Workspace for Walker {
+    fn run(&mut self, parts: &mut [backend::Part<'_>], sink: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
+        let result = self.compute(parts, sink);
+        if result.is_err() {
+            // Some of what a sequence keeps has these tokens, some has not.
+            for part in parts {
+                part.sequence.rewind(0);
+            }
+        }
+        result
+    }
+
+    fn measure(&mut self) {
+        self.profile = Some(Profile::default());
+    }
+
+    fn measured(&self) -> Vec<(Part, Duration)> {
+        self.profile.iter().flat_map(|p| p.times.iter().map(|(part, time)| (*part, *time))).collect()
     }
 
     fn draft(

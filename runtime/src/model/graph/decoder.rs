@@ -14,7 +14,7 @@
 use super::experts::{Moe, Rule};
 use super::{Graph, Parts};
 use crate::Result;
-use crate::model::program::{CacheShape, Format, Gating, Heads, Kept, Pieces, Program, Step};
+use crate::model::program::{CacheShape, Format, Gating, Heads, Kept, Part, Pieces, Program, Step};
 use crate::model::{SIZES, number, wrong};
 
 /// What queries and keys are normalised over before they are rotated.
@@ -49,6 +49,7 @@ pub(super) fn build(mut g: Graph<'_>) -> Result<Program> {
     for layer in 0..g.layers {
         g.layer = layer;
         let x = g.norm(residual, "attn_norm.weight")?;
+        g.b.begin(Part::Attention);
         let qkv = g.b.buffer("queries, keys and values", q_len + k_len + v_len, Format::F32);
         let [q, k, v] = g.projections(x, ["attn_q", "attn_k", "attn_v"], [q_len, k_len, v_len], qkv)?;
         let each = |start, count, len| Pieces { buffer: qkv, start, count, len, stride: len };
@@ -86,17 +87,18 @@ pub(super) fn build(mut g: Graph<'_>) -> Result<Program> {
         let (window, chosen, entries, sinks) = (None, None, None, None);
         g.b.push(Step::Attention { heads, cache, window, chosen, entries, sinks, q, y });
         let out = g.project("attn_output", g.embd, y, "projection")?;
-        g.b.push(Step::Add { x: out, y: residual });
+        g.add(out, residual);
 
         let x = g.norm(residual, "ffn_norm.weight")?;
         let y = match &moe {
-            Some(moe) => moe.routed(&mut g, x, None, None)?,
+            Some(moe) => moe.routed(&mut g, x, None, None, None)?,
             None => {
+                g.b.begin(Part::FeedForward);
                 let ff = g.need(g.h.ff, "feed_forward_length")?;
                 g.feed_forward(["ffn_gate", "ffn_up", "ffn_down"], ff, x, None)?
             }
         };
-        g.b.push(Step::Add { x: y, y: residual });
+        g.add(y, residual);
     }
     let body = g.b.take_steps();
     let chosen = g.chosen(residual);
@@ -104,7 +106,7 @@ pub(super) fn build(mut g: Graph<'_>) -> Result<Program> {
     let x = g.b.norm(chosen, norm, g.eps);
     let logits = g.logits(x)?;
     let head = g.b.take_steps();
-    Ok(g.finish(Parts { body, head, residual, chosen, logits, draft: None }))
+    g.finish(Parts { body, head, residual, chosen, logits, draft: None })
 }
 
 /// The shape of attention, with 1/√(length of a key) as its scale.

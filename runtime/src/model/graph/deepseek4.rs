@@ -15,7 +15,7 @@ use super::experts::{Moe, Rule};
 use super::{Graph, Parts, text_pairs};
 use crate::model::program::{
     BufferId, CacheShape, Chosen, Clamp, Columns, Draft, Entries, Format, Gating, Heads, Hyper, Kept, KeptId,
-    Pieces, Pool, Program, Rotation, Selection, Step,
+    Part, Pieces, Pool, Program, Rotation, Selection, Step,
 };
 use crate::model::wrong;
 use crate::{Result, RuntimeError};
@@ -39,12 +39,11 @@ struct Layers {
 
 impl Layers {
     fn read(g: &mut Graph<'_>) -> Result<Self> {
-        let mut heads = super::decoder::heads(g)?;
+        let heads = super::decoder::heads(g)?;
         if heads.kv != 1 || heads.key_len != heads.value_len {
             let expected = "1, with keys as long as values".into();
             return Err(wrong(g.h, "attention.head_count_kv", heads.kv.to_string(), expected));
         }
-        heads.scale = (1.0 / (heads.key_len as f64).sqrt()) as f32;
         let rot = g.rotated(heads.key_len)?;
         let hyper = arch::Hyper::read(g.h, g.meta)?;
         let own = Deepseek4::read(g.h, g.meta)?;
@@ -84,6 +83,7 @@ impl Layers {
         norm: &str,
         answer: impl FnOnce(&mut Graph<'_>, BufferId) -> Result<BufferId>,
     ) -> Result<()> {
+        g.b.begin(Part::HyperConnections);
         let (count, hyper) = (self.streams, self.hyper);
         let logits = (2 + count) * count;
         let mixes = self.mixes(g, x, &g.name(&format!("{site}_fn.weight")), logits)?;
@@ -95,6 +95,7 @@ impl Layers {
         g.b.push(Step::SinkhornRead { hyper, x, mixes, scale, base, y: m, post, comb });
         let m = g.norm(m, norm)?;
         let add = answer(g, m)?;
+        g.b.begin(Part::HyperConnections);
         g.b.push(Step::SinkhornWrite { x, add, post, comb });
         Ok(())
     }
@@ -113,6 +114,7 @@ impl Layers {
 
     /// The answer of attention to `x`; `ratio` is the layer's compression, 0 without.
     fn attend(&self, g: &mut Graph<'_>, x: BufferId, ratio: usize) -> Result<BufferId> {
+        g.b.begin(Part::Attention);
         let Self { heads, rot, .. } = *self;
         let Heads { query, key_len: len, .. } = heads;
         let rotation = self.rotations[usize::from(ratio > 0)];
@@ -233,9 +235,9 @@ impl Layers {
         } else {
             (Some(g.vector("exp_probs_b.bias", self.moe.experts())?), None)
         };
-        let y = self.moe.clamped(g, x, bias, given, routed)?;
-        let each = g.need(g.h.expert_ff, "expert_feed_forward_length")?;
-        let ff = each.saturating_mul(usize::try_from(g.h.expert_shared.max(1)).unwrap_or(usize::MAX));
+        let y = self.moe.routed(g, x, bias, given, routed)?;
+        g.b.begin(Part::SharedExpert);
+        let ff = g.need(g.h.expert_shared_ff, "expert_shared_count")?;
         let shared = g.feed_forward(["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"], ff, x, shared)?;
         g.b.push(Step::Add { x: shared, y });
         Ok(y)
@@ -298,5 +300,5 @@ pub(super) fn build(mut g: Graph<'_>) -> Result<Program> {
     let logits = g.logits(x)?;
     let head = g.b.take_steps();
     let draft = layers.draft(&mut g, residual)?;
-    Ok(g.finish(Parts { body, head, residual, chosen, logits, draft }))
+    g.finish(Parts { body, head, residual, chosen, logits, draft })
 }

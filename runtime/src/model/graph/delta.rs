@@ -9,7 +9,7 @@
 
 use super::Graph;
 use crate::model::program::{
-    BufferId, ConvShape, DeltaShape, Format, Gate, Kept, KeyHeads, L2, Pieces, Step,
+    BufferId, ConvShape, DeltaShape, Format, Gate, Kept, KeyHeads, Part, Pieces, Step,
 };
 use crate::{Result, RuntimeError};
 use gantry_formats::arch::Ssm;
@@ -25,8 +25,8 @@ impl DeltaNet {
     pub(super) fn new(g: &Graph<'_>, ssm: &Ssm) -> Self {
         let next = g.arch.name == "qwen3next";
         let &Ssm { conv, dim, key_heads, value_heads, .. } = ssm;
-        let (keys, l2) = if next { (KeyHeads::Grouped, L2::Sum) } else { (KeyHeads::Tiled, L2::Sum) };
-        let shape = DeltaShape { key_heads, value_heads, dim, keys, l2, eps: g.eps };
+        let keys = if next { KeyHeads::Grouped } else { KeyHeads::Tiled };
+        let shape = DeltaShape { key_heads, value_heads, dim, keys, eps: g.eps };
         let channels = (2 * key_heads + value_heads) * dim;
         let conv = ConvShape { channels, taps: conv, dilation: 1 };
         Self { shape, conv, act: if next { Gate::Silu } else { Gate::Sigmoid } }
@@ -34,6 +34,7 @@ impl DeltaNet {
 
     /// The answer of the current layer to `m`.
     pub(super) fn answer(&self, g: &mut Graph<'_>, m: BufferId) -> Result<BufferId> {
+        g.b.begin(Part::DeltaNet);
         let DeltaShape { key_heads, value_heads, dim, .. } = self.shape;
         let channels = self.conv.channels;
         let values = value_heads * dim;

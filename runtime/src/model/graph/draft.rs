@@ -7,7 +7,7 @@
 use super::Graph;
 use crate::Result;
 use crate::model::builder::Affine;
-use crate::model::program::{BufferId, ExpertMatrices, Format, Pieces, Step};
+use crate::model::program::{BufferId, ExpertMatrices, Format, Part, Pieces, Step};
 
 impl Graph<'_> {
     /// The input of the current block: where it finds the streams of the token before, and its own. With `wide`
@@ -19,6 +19,7 @@ impl Graph<'_> {
         wide: bool,
     ) -> Result<(BufferId, BufferId)> {
         let embd = self.embd;
+        self.b.begin(Part::Embedding);
         let token = self.b.buffer("draft token", embd, Format::F32);
         let table = self.w.matrix(table, self.vocab, embd)?;
         self.b.push(Step::Embed { table, y: token });
@@ -27,10 +28,8 @@ impl Graph<'_> {
         let hidden = self.b.rows("draft hidden", count, embd, Format::F32);
         let inputs = self.b.rows("draft inputs", count, 2 * embd, Format::F32);
         let half = |start, count| Pieces { buffer: inputs, start, count, len: embd, stride: 2 * embd };
-        for stream in 0..count {
-            let x = self.b.piece(token);
-            self.b.push(Step::Copy { x, y: half(stream * 2 * embd, 1) });
-        }
+        let x = Pieces { count, stride: 0, ..self.b.piece(token) };
+        self.b.push(Step::Copy { x, y: half(0, count) });
         let weight = Some(self.vector("nextn.hnorm.weight", if wide { count * embd } else { embd })?);
         let x = self.b.pieces(hidden);
         self.b.push(Step::RmsNorm { x, weight, eps: self.eps, y: half(embd, count) });
@@ -56,6 +55,7 @@ impl Graph<'_> {
                 bias: self.w.optional("output.bias", self.vocab)?,
             },
         };
+        self.b.begin(Part::Head);
         self.b.affine(output, by, x, self.b.whole(y));
         Ok(y)
     }

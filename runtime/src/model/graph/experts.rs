@@ -7,8 +7,10 @@
 
 use super::Graph;
 use crate::Result;
-use crate::model::program::{BufferId, Clamp, Columns, Format, Gating, Matrix, Routing, Step, VectorId};
-use crate::model::{SIZES, number, wrong};
+use crate::model::program::{
+    BufferId, Clamp, Columns, Format, Gating, Matrix, Part, Routing, Step, VectorId,
+};
+use crate::model::{SIZES, number};
 use gantry_formats::arch::Experts;
 
 /// What an architecture fixes of its routing.
@@ -35,10 +37,6 @@ impl Moe {
         let used = number(h, Some(h.experts_used), "expert_used_count", choice)?;
         let ff = number(h, h.expert_ff, "expert_feed_forward_length", SIZES)?;
         let routing = Routing { experts, used, gating, groups, groups_used, normalize, scale };
-        if groups_used > groups {
-            let expected = format!("at most the {groups} groups");
-            return Err(wrong(h, "expert_group_used_count", groups_used.to_string(), expected));
-        }
         Ok(Self { routing, ff })
     }
 
@@ -59,19 +57,9 @@ impl Moe {
         x: BufferId,
         bias: Option<VectorId>,
         given: Option<Matrix>,
-    ) -> Result<BufferId> {
-        self.clamped(g, x, bias, given, None)
-    }
-
-    /// [`routed`](Self::routed), with bounds.
-    pub(super) fn clamped(
-        &self,
-        g: &mut Graph<'_>,
-        x: BufferId,
-        bias: Option<VectorId>,
-        given: Option<Matrix>,
         clamp: Option<Clamp>,
     ) -> Result<BufferId> {
+        g.b.begin(Part::Experts);
         let Self { routing, ff } = *self;
         let (embd, layer) = (g.embd, g.layer);
         let Routing { experts, used, .. } = routing;

@@ -13,7 +13,7 @@
 use super::{Graph, text_pairs};
 use crate::Result;
 use crate::model::program::{
-    BufferId, CacheShape, Chosen, Format, Gate, Heads, Kept, Pieces, Pool, Rotation, Selection, Step,
+    BufferId, CacheShape, Chosen, Format, Gate, Heads, Kept, Part, Pieces, Pool, Rotation, Selection, Step,
 };
 use crate::model::wrong;
 use gantry_formats::arch::Indexer;
@@ -37,6 +37,7 @@ impl Gated {
 
     /// The answer of the current layer to `m`; `ratio` is its compression ratio, 0 without selection.
     pub(super) fn attend(&self, g: &mut Graph<'_>, m: BufferId, ratio: usize) -> Result<BufferId> {
+        g.b.begin(Part::Attention);
         let Self { heads, rotation } = *self;
         let Heads { query, kv, key_len, value_len, .. } = heads;
         let chosen = self.select(g, m, ratio)?;

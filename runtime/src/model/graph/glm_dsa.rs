@@ -13,7 +13,8 @@ use super::experts::{Moe, Rule};
 use super::{Graph, Parts};
 use crate::Result;
 use crate::model::program::{
-    BufferId, CacheShape, Chosen, Format, Gating, Heads, Kept, Pieces, Program, Rotation, Selection, Step,
+    BufferId, CacheShape, Chosen, Format, Gating, Heads, Kept, Part, Pieces, Program, Rotation, Selection,
+    Step,
 };
 use gantry_formats::arch::{Experts, Indexer, Mla, RopeScaling};
 
@@ -45,6 +46,8 @@ impl Layers {
         let experts = Experts::read(g.h, g.meta)?;
         let gating = match experts.gating {
             Some(1) => Gating::Softmax,
+            Some(3) => Gating::SoftmaxWeight,
+            Some(4) => Gating::SqrtSoftplus,
             _ => Gating::Sigmoid,
         };
         let normalize = experts.normalize.unwrap_or(true);
@@ -54,6 +57,7 @@ impl Layers {
 
     /// The answer of attention to `x`; `seen` is what the last layer with an indexer of its own chose.
     fn attend(&self, g: &mut Graph<'_>, x: BufferId, seen: &mut Option<Chosen>) -> Result<BufferId> {
+        g.b.begin(Part::Attention);
         let Self { heads, rotation, .. } = *self;
         let Mla { q_rank, kv_rank, key_len, value_len, rot } = self.mla;
         let (count, wide, nope) = (heads.query, kv_rank + rot, key_len - rot);
@@ -134,14 +138,15 @@ impl Layers {
     /// The answer of the feed-forward to `x`.
     fn answer(&self, g: &mut Graph<'_>, x: BufferId) -> Result<BufferId> {
         if (g.layer as u64) < g.h.leading_dense {
+            g.b.begin(Part::FeedForward);
             let ff = g.need(g.h.ff, "feed_forward_length")?;
             return g.feed_forward(["ffn_gate", "ffn_up", "ffn_down"], ff, x, None);
         }
         let name = g.name("exp_probs_b.bias");
         let bias = g.w.optional(&name, self.moe.experts())?;
-        let y = self.moe.routed(g, x, bias, None)?;
-        let each = g.need(g.h.expert_ff, "expert_feed_forward_length")?;
-        let ff = each.saturating_mul(usize::try_from(g.h.expert_shared.max(1)).unwrap_or(usize::MAX));
+        let y = self.moe.routed(g, x, bias, None, None)?;
+        g.b.begin(Part::SharedExpert);
+        let ff = g.need(g.h.expert_shared_ff, "expert_shared_count")?;
         let shared = g.feed_forward(["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"], ff, x, None)?;
         g.b.push(Step::Add { x: shared, y });
         Ok(y)
@@ -160,10 +165,10 @@ pub(super) fn build(mut g: Graph<'_>) -> Result<Program> {
         g.layer = layer;
         let x = g.norm(residual, "attn_norm.weight")?;
         let answer = layers.attend(&mut g, x, &mut seen)?;
-        g.b.push(Step::Add { x: answer, y: residual });
+        g.add(answer, residual);
         let x = g.norm(residual, "ffn_norm.weight")?;
         let answer = layers.answer(&mut g, x)?;
-        g.b.push(Step::Add { x: answer, y: residual });
+        g.add(answer, residual);
     }
     let body = g.b.take_steps();
     let chosen = g.chosen(residual);
@@ -171,5 +176,5 @@ pub(super) fn build(mut g: Graph<'_>) -> Result<Program> {
     let x = g.b.norm(chosen, norm, g.eps);
     let logits = g.logits(x)?;
     let head = g.b.take_steps();
-    Ok(g.finish(Parts { body, head, residual, chosen, logits, draft: None }))
+    g.finish(Parts { body, head, residual, chosen, logits, draft: None })
 }

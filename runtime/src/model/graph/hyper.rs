@@ -8,7 +8,7 @@
 
 use super::Graph;
 use crate::Result;
-use crate::model::program::{BufferId, Format, Step, StreamWrite};
+use crate::model::program::{BufferId, Format, Part, Step, StreamWrite};
 
 /// The streams, and what waits to be written into them.
 pub(super) struct Streams {
@@ -41,6 +41,7 @@ impl Streams {
 
     /// The normalised streams and what is read of them, by the weights that begin with `full`.
     pub(super) fn mix(&mut self, g: &mut Graph<'_>, full: &str) -> Result<(BufferId, BufferId)> {
+        g.b.begin(Part::HyperConnections);
         let wide = self.count * g.embd;
         let n = g.b.buffer("normalised streams", wide, Format::F32);
         let gamma = g.w.vector(&format!("{full}_norm.weight"), wide)?;
@@ -65,6 +66,7 @@ impl Streams {
     /// Writes what waits.
     pub(super) fn settle(&mut self, g: &mut Graph<'_>) {
         if let Some(write) = self.waits.take() {
+            g.b.begin(Part::HyperConnections);
             g.b.push(Step::StreamWrite { write, x: self.x });
         }
     }

@@ -13,7 +13,7 @@ mod ngram;
 mod qwen;
 
 use super::builder::{Affine, Builder};
-use super::program::{BufferId, Columns, Draft, Format, Matrix, Program, Rotation, Step, VectorId};
+use super::program::{BufferId, Columns, Draft, Format, Matrix, Part, Program, Rotation, Step, VectorId};
 use super::weights::Weights;
 use super::{SIZES, number, wrong};
 use crate::{Container, Result, RuntimeError};
@@ -97,6 +97,7 @@ impl<'a> Graph<'a> {
 
     /// The norm of `x` with this layer's weight `base`.
     fn norm(&mut self, x: BufferId, base: &str) -> Result<BufferId> {
+        self.b.begin(Part::Residual);
         let weight = self.vector(base, self.b.values(x))?;
         Ok(self.b.norm(x, weight, self.eps))
     }
@@ -113,12 +114,18 @@ impl<'a> Graph<'a> {
     /// What this layer's products with `base` (`….weight`) are scaled by, one factor or one for each expert: a file
     /// may bring a factor beside each matrix.
     fn scale(&mut self, base: &str, len: usize) -> Result<Option<VectorId>> {
-        // llama.cpp's graph of qwen2 leaves those of the feed-forward out; its golden logits say so.
-        if self.arch.name == "qwen2" && base.starts_with("ffn_") {
+        if self.omits(base) {
             return Ok(None);
         }
         let name = self.name(&format!("{}.scale", base.trim_end_matches(".weight")));
         self.w.optional(&name, len)
+    }
+
+    /// Whether the factors of a tensor of this base name are left out: llama.cpp's graph of qwen2 does so with those of
+    /// the feed-forward, and its golden logits say so. (So does its qwen3next with that of `ssm_out`, in one of its
+    /// graphs of delta nets; there the others are followed, see docs/PARITY.md.)
+    fn omits(&self, base: &str) -> bool {
+        self.arch.name == "qwen2" && base.starts_with("ffn_")
     }
 
     /// Several projections of one input, side by side in `y`: one product where their matrices were fused and none
@@ -190,10 +197,17 @@ impl<'a> Graph<'a> {
 
     /// The trunk's streams, each token's embedding in every row.
     fn embed(&mut self, streams: usize) -> Result<BufferId> {
+        self.b.begin(Part::Embedding);
         let y = self.b.rows("residual", streams, self.embd, Format::F32);
         let table = self.w.matrix("token_embd.weight", self.vocab, self.embd)?;
         self.b.push(Step::Embed { table, y });
         Ok(y)
+    }
+
+    /// residual += x.
+    fn add(&mut self, x: BufferId, residual: BufferId) {
+        self.b.begin(Part::Residual);
+        self.b.push(Step::Add { x, y: residual });
     }
 
     /// Logits from `x` through the trunk's output matrix.
@@ -203,14 +217,25 @@ impl<'a> Graph<'a> {
 
     /// The rows that logits are wanted of.
     fn chosen(&mut self, residual: BufferId) -> BufferId {
+        self.b.begin(Part::Head);
         let buffer = self.b.buffers[residual.0].clone();
         self.b.rows("chosen", buffer.rows, buffer.width, Format::F32)
     }
 
     /// The program, once body and head are made.
-    fn finish(self, parts: Parts) -> Program {
+    ///
+    /// # Errors
+    /// Where the container has a factor for a matrix that is computed without it here.
+    fn finish(self, parts: Parts) -> Result<Program> {
+        let omitted = |name: &str| name.splitn(3, '.').nth(2).is_some_and(|base| self.omits(base));
+        if let Some(name) = self.w.ignored_scale(omitted) {
+            return Err(RuntimeError::Incompatible(format!(
+                "{name}: this program computes {} without a factor beside its matrix",
+                self.arch.name
+            )));
+        }
         let Parts { body, head, residual, chosen, logits, draft } = parts;
-        Program {
+        Ok(Program {
             vocab: self.vocab,
             context: self.h.context_length.and_then(|n| usize::try_from(n).ok()),
             vectors: self.w.into_vectors(),
@@ -224,7 +249,7 @@ impl<'a> Graph<'a> {
             logits,
             kept: self.b.kept,
             draft,
-        }
+        })
     }
 }
 

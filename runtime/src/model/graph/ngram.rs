@@ -8,14 +8,15 @@
 
 use super::Graph;
 use super::hyper::Streams;
-use crate::Result;
-use crate::model::program::{BufferId, ConvShape, Format, Kept, Ngram, Step};
+use crate::model::program::{BufferId, ConvShape, Format, Kept, Ngram, Part, Step};
+use crate::{Result, RuntimeError};
 use gantry_formats::arch::Ple;
 
 impl Graph<'_> {
     /// Adds it to the streams.
     pub(super) fn ngram(&mut self, ple: &Ple, streams: &mut Streams) -> Result<()> {
         streams.settle(self);
+        self.b.begin(Part::Ngram);
         let (embd, count, x) = (self.embd, streams.count, streams.x);
         let wide = count * embd;
         let hash = self.b.ngram(Ngram {
@@ -26,6 +27,10 @@ impl Graph<'_> {
             vocabs: ple.vocabs.clone(),
         });
         let (rows, _) = self.w.shape("per_layer_token_embd.weight")?;
+        if (rows as u64) < ple.rows() {
+            let what = format!("it has {rows} rows, its hashes reach {}", ple.rows());
+            return Err(RuntimeError::Tensor { tensor: "per_layer_token_embd.weight".into(), what });
+        }
         let table = self.w.matrix("per_layer_token_embd.weight", rows, ple.dim)?;
         let e = self.b.buffer("n-gram rows", ple.heads * ple.dim, Format::F32);
         self.b.push(Step::Ngram { table, hash, y: e });

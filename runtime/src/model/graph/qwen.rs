@@ -15,7 +15,7 @@ use super::gated::Gated;
 use super::hyper::Streams;
 use super::{Graph, Parts};
 use crate::Result;
-use crate::model::program::{BufferId, Draft, Gate, Gating, Program, Step};
+use crate::model::program::{BufferId, Draft, Gate, Gating, Part, Program, Step};
 use gantry_formats::arch::{Compression, Hyper, Ple, Ssm};
 
 /// What all layers share.
@@ -44,7 +44,8 @@ impl Layers {
 
     /// The answer of the experts and of the shared one.
     fn experts(&self, g: &mut Graph<'_>, m: BufferId) -> Result<BufferId> {
-        let routed = self.moe.routed(g, m, None, None)?;
+        let routed = self.moe.routed(g, m, None, None, None)?;
+        g.b.begin(Part::SharedExpert);
         let ff = g.need(g.h.expert_shared_ff, "expert_shared_feed_forward_length")?;
         let shared = g.feed_forward(["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"], ff, m, None)?;
         let gate = g.product("ffn_gate_inp_shexp.weight", 1, m, "shared expert's gate")?;
@@ -67,10 +68,10 @@ fn plain(mut g: Graph<'_>, layers: &Layers) -> Result<Program> {
         g.layer = layer;
         let m = g.norm(residual, "attn_norm.weight")?;
         let answer = layers.mix(&mut g, m, 0)?;
-        g.b.push(Step::Add { x: answer, y: residual });
+        g.add(answer, residual);
         let m = g.norm(residual, "post_attention_norm.weight")?;
         let answer = layers.experts(&mut g, m)?;
-        g.b.push(Step::Add { x: answer, y: residual });
+        g.add(answer, residual);
     }
     let body = g.b.take_steps();
     let chosen = g.chosen(residual);
@@ -78,7 +79,7 @@ fn plain(mut g: Graph<'_>, layers: &Layers) -> Result<Program> {
     let x = g.b.norm(chosen, norm, g.eps);
     let logits = g.logits(x)?;
     let head = g.b.take_steps();
-    Ok(g.finish(Parts { body, head, residual, chosen, logits, draft: None }))
+    g.finish(Parts { body, head, residual, chosen, logits, draft: None })
 }
 
 fn streamed(mut g: Graph<'_>, layers: &Layers) -> Result<Program> {
@@ -103,7 +104,7 @@ fn streamed(mut g: Graph<'_>, layers: &Layers) -> Result<Program> {
     let logits = g.logits(m)?;
     let head = g.b.take_steps();
     let draft = draft(&mut g, layers, &read, residual)?;
-    Ok(g.finish(Parts { body, head, residual, chosen, logits, draft }))
+    g.finish(Parts { body, head, residual, chosen, logits, draft })
 }
 
 /// Mixer and experts of the current layer.

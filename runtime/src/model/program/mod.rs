@@ -12,7 +12,7 @@ mod step;
 pub use kept::{CacheShape, Kept, KeptId};
 pub use matrix::{ExpertMatrices, Matrix};
 pub use shapes::{
-    Clamp, ConvShape, DeltaShape, Gate, Gating, Heads, Hyper, KeyHeads, L2, Ngram, Pool, Rotation, Routing,
+    Clamp, ConvShape, DeltaShape, Gate, Gating, Heads, Hyper, KeyHeads, Ngram, Part, Pool, Rotation, Routing,
     Selection,
 };
 pub use step::{Chosen, Entries, ExpertProduct, Step, StreamWrite};

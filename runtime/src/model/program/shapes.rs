@@ -65,6 +65,50 @@ pub enum Gating {
     SoftmaxWeight,
 }
 
+/// A part of a model, for profiles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Part {
+    /// Looking tokens up.
+    #[default]
+    Embedding,
+    /// The n-gram table and what is made of it.
+    Ngram,
+    /// Reads and writes of several residual streams.
+    HyperConnections,
+    /// Attention, with its projections, norms and indexer.
+    Attention,
+    /// Delta nets, with their projections and convolutions.
+    DeltaNet,
+    /// Dense feed-forwards.
+    FeedForward,
+    /// Routing and the experts that are chosen.
+    Experts,
+    /// The expert that all tokens share.
+    SharedExpert,
+    /// Norms and sums between them.
+    Residual,
+    /// From the last layer to logits.
+    Head,
+}
+
+impl Part {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Embedding => "embedding",
+            Self::Ngram => "n-gram embedding",
+            Self::HyperConnections => "hyper-connections",
+            Self::Attention => "attention",
+            Self::DeltaNet => "delta net",
+            Self::FeedForward => "feed-forward",
+            Self::Experts => "experts",
+            Self::SharedExpert => "shared expert",
+            Self::Residual => "norms and sums",
+            Self::Head => "head",
+        }
+    }
+}
+
 /// An activation that gates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
@@ -103,9 +147,7 @@ pub struct DeltaShape {
     pub dim: usize,
     /// Which key head a value head reads.
     pub keys: KeyHeads,
-    /// How queries and keys are normalised.
-    pub l2: L2,
-    /// Of that.
+    /// In the Euclidean norm of queries and keys: x / √(Σx² + eps).
     pub eps: f32,
 }
 
@@ -116,15 +158,6 @@ pub enum KeyHeads {
     Tiled,
     /// Value head divided by the value heads of a key head.
     Grouped,
-}
-
-/// Forms of the Euclidean norm's bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum L2 {
-    /// x / √(Σx² + eps).
-    Sum,
-    /// x / max(√Σx², eps).
-    Max,
 }
 
 /// The constants of hyper-connections whose streams a Sinkhorn iteration mixes.

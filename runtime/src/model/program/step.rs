@@ -2,7 +2,7 @@
 
 use super::{
     BufferId, Clamp, Columns, ConvShape, DeltaShape, ExpertMatrices, Gate, Heads, Hyper, KeptId, Matrix,
-    Pieces, Pool, Routing, Selection, VectorId,
+    Part, Pieces, Pool, Routing, Selection, VectorId,
 };
 
 /// One product of [`Step::Experts`].
@@ -51,6 +51,8 @@ pub struct StreamWrite {
 /// One step. `y` is what it writes.
 #[derive(Clone, Debug)]
 pub enum Step {
+    /// What follows belongs to a part of the model: computes nothing, serves profiles.
+    Begin(Part),
     /// y = the row of each token's id, in each row of y.
     Embed {
         /// `[vocabulary][width of y]`.
@@ -414,7 +416,7 @@ impl Step {
             Self::SinkhornRead { y, post, comb, .. } => vec![*y, *post, *comb],
             Self::Route { ids, weights, .. } => vec![*ids, *weights],
             Self::Experts { products, .. } => products.iter().map(|p| p.y.buffer).collect(),
-            Self::Store { .. } | Self::Compress { .. } => Vec::new(),
+            Self::Begin(_) | Self::Store { .. } | Self::Compress { .. } => Vec::new(),
         }
     }
 }

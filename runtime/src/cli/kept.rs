@@ -1,0 +1,43 @@
+//! A session in a file, between runs.
+
+use super::failure::Refusal;
+use super::output;
+use anyhow::Context;
+use gantry_formats::exit::Exit;
+use gantry_runtime::Session;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The file of a session.
+pub(crate) struct Kept(PathBuf);
+
+impl Kept {
+    /// `file` for a session of `container`, which it must not be.
+    pub(crate) fn new(file: &Path, container: &Path) -> anyhow::Result<Self> {
+        if let Ok(there) = file.metadata() {
+            let own = container.metadata()?;
+            if (there.dev(), there.ino()) == (own.dev(), own.ino()) || !there.is_file() {
+                let text = format!("{} is no file of a session; name another --session", file.display());
+                return Err(Refusal::error(Exit::Usage, text));
+            }
+        }
+        Ok(Self(file.into()))
+    }
+
+    /// Brings `session` to where the file left it; one that is not there yet leaves it new.
+    pub(crate) fn resume(&self, session: &mut Session) -> anyhow::Result<()> {
+        let saved = match std::fs::read(&self.0) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+            other => other.with_context(|| format!("cannot read {}", self.0.display()))?,
+        };
+        session.restore(&saved).with_context(|| format!("{}", self.0.display()))?;
+        eprintln!("session: {} tokens from {}", session.position(), self.0.display());
+        Ok(())
+    }
+
+    /// Leaves `session` in the file, which takes its name in the end.
+    pub(crate) fn save(&self, session: &Session) -> anyhow::Result<()> {
+        output::replace(&self.0, &session.save())
+    }
+}

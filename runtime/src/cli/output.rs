@@ -1,0 +1,24 @@
+//! Files that take their name when they are complete.
+
+use anyhow::Context;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use tempfile::NamedTempFile;
+
+/// A new file in the folder of `out`, with the rights of any new file.
+pub(crate) fn beside(out: &Path) -> anyhow::Result<NamedTempFile> {
+    let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let permissions = std::fs::Permissions::from_mode(0o666);
+    let made = tempfile::Builder::new().permissions(permissions).tempfile_in(folder);
+    made.with_context(|| format!("cannot write to the folder {}", folder.display()))
+}
+
+/// Writes `bytes` to `out`, in place of what was there.
+pub(crate) fn replace(out: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let name = || format!("cannot write {}", out.display());
+    let mut file = beside(out)?;
+    file.write_all(bytes).with_context(name)?;
+    file.persist(out).map_err(|e| e.error).with_context(name)?;
+    Ok(())
+}

@@ -1,0 +1,12 @@
+//! Small models through the library and through `gantry-run`: drafts, taking back, going together, sessions in files,
+//! counts of experts, rotated experts.
+
+mod counts;
+mod drafts;
+mod hostile;
+mod models;
+mod rewind;
+mod rotated;
+mod saved;
+mod together;
+mod typed;
