@@ -263,9 +263,6 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
         }
         kept.save(&session)?;
     }
-    if let Some(record) = record {
-        record.write(&model)?;
-    }
     let counts = drafts.map(|d| d.counts());
     if args.json {
         let document = json!({
@@ -292,8 +289,11 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
     if let Some(counts) = counts {
         eprintln!("drafts: {}", speed::drafts(counts));
     }
+    if let Some(record) = record {
+        record.write(&model)?;
+    }
     if written.end == End::Context {
-        eprintln!("note: the context of {} is full; --context gives more", model.context());
+        eprintln!("note: {}", opened::full_context(&model));
     }
     match written.end {
         End::Signal(exit) => Ok(exit),

@@ -23,6 +23,8 @@ impl Record {
             let text = format!("{} is no regular file; name another for --record-hotness", file.display());
             return Err(Refusal::error(Exit::Usage, text));
         }
+        // Not after a long run.
+        drop(output::beside(file)?);
         Ok(Some(Self { file: file.into(), model }))
     }
 
