@@ -103,7 +103,7 @@ fn rotated(x: &[f64]) -> Vec<f64> {
         let byte = (state.wrapping_mul(2_685_821_657_736_338_717) >> 56) as u8;
         eight.iter_mut().enumerate().filter(|(j, _)| byte >> j & 1 == 1).for_each(|(_, v)| *v = -*v);
     }
-    let sign = |i: usize, j: usize| if (i & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+    let sign = |i: usize, j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
     let entry = |i| signed.iter().enumerate().map(|(j, v)| sign(i, j) * v).sum::<f64>() / (n as f64).sqrt();
     (0..n).map(entry).collect()
 }
