@@ -2,8 +2,10 @@
 
 use crate::failure::Refusal;
 use crate::runner;
+use crate::weights::Opened;
 use anyhow::Context;
 use clap::Args;
+use gantry_formats::arch::Metadata;
 use gantry_formats::exit::Exit;
 use sha2::{Digest, Sha256};
 use std::ffi::OsStr;
@@ -68,7 +70,9 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let lift = "Lift it into memory, verified, and run it";
     if talks {
         write(lift, "The capital of France is", "32", &[])?;
-        write("Ask it something", "Write one sentence about the sea.", "64", &["--chat"])?;
+        if has_chat_template(&model)? {
+            write("Ask it something", "Write one sentence about the sea.", "64", &["--chat"])?;
+        }
     } else {
         write(lift, "It is a truth universally acknowledged, that", "64", &[])?;
         let text = model.with_file_name("heldout.txt");
@@ -85,6 +89,12 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     }
     println!("# What was made is kept in {}; delete it to free the space", folder.display());
     Ok(())
+}
+
+/// Whether a model says how a conversation is written.
+fn has_chat_template(model: &Path) -> anyhow::Result<bool> {
+    let opened = Opened::open(model)?;
+    Ok(opened.headers().first().is_some_and(|h| h.text("tokenizer.chat_template").is_some()))
 }
 
 /// The file in the repository that this program was started in or built in.

@@ -47,8 +47,8 @@ pub enum RuntimeError {
     },
     /// The context is full.
     #[error(
-        "the context is full: {used} of {context} positions are used, {wanted} more are wanted; give a larger \
-         context (--context)"
+        "the context is full: {used} of {context} positions are used, {wanted} more wanted; give a larger context \
+         (--context), up to what the model was made for"
     )]
     ContextFull {
         /// Positions in use.

@@ -319,7 +319,7 @@ fn every_instruction_set_gives_the_same_bits() {
 fn endless(path: &Path) -> Child {
     std::process::Command::new(env!("CARGO_BIN_EXE_gantry-run"))
         .arg(path)
-        .args(["-p", "a", "--ignore-eos", "--temp", "3", "-c", "200000", "-t", "1"])
+        .args(["-p", "a", "--ignore-eos", "--temp", "3", "-c", "200000", "--beyond-context", "-t", "1"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

@@ -2,7 +2,7 @@
 
 use super::KvType;
 use crate::weights::Opened;
-use gantry_formats::arch::{self, BlockState, Hparams, Metadata, Resolved};
+use gantry_formats::arch::{self, BlockState, Hparams};
 use gantry_formats::container::Container;
 use gantry_formats::gguf::Header;
 use serde::Serialize;
@@ -70,29 +70,15 @@ fn card(target: Option<String>, weight_bytes: u64, kv_bytes: u64) -> CardMemory 
     CardMemory { target, weight_bytes, kv_bytes, total_bytes: weight_bytes.saturating_add(kv_bytes) }
 }
 
-/// What each block keeps: by the architecture's table, else as attention on keys and values of `head_count_kv` heads,
-/// which may be one number or one per layer.
+/// What each block keeps.
 fn states(opened: &Opened, header: &Header, h: &Hparams, context: u64) -> Vec<Option<BlockState>> {
-    // No file has a tensor for every layer of a block count beyond this.
-    let blocks = h.blocks.unwrap_or(0).min(65_536);
-    if let Some(arch) = arch::find(&h.architecture) {
-        let names: BTreeSet<Vec<u8>> = match opened {
-            Opened::Gguf(gguf) => gguf.tensors().map(|t| t.name().to_vec()).collect(),
-            Opened::Container(c) => {
-                c.manifest().source_tensors.iter().map(|t| t.name.clone().into_bytes()).collect()
-            }
-        };
-        let resolved = Resolved::read(arch, h, header, |name| names.contains(name.as_bytes()));
-        return (0..blocks).map(|block| resolved.state(block, context)).collect();
-    }
-    let per_layer = header.u64_array(&format!("{}.attention.head_count_kv", h.architecture));
-    let attention = |layer: u64| {
-        let heads = per_layer.as_ref().map_or(h.heads_kv, |list| list.get(layer as usize).copied());
-        let length = h.key_length?.checked_add(h.value_length?)?;
-        let cache = heads?.checked_mul(length)?.checked_mul(context)?;
-        Some(BlockState { cache, exact: 0 })
+    let names: BTreeSet<Vec<u8>> = match opened {
+        Opened::Gguf(gguf) => gguf.tensors().map(|t| t.name().to_vec()).collect(),
+        Opened::Container(c) => {
+            c.manifest().source_tensors.iter().map(|t| t.name.clone().into_bytes()).collect()
+        }
     };
-    (0..blocks).map(attention).collect()
+    arch::states(h, header, context, |name| names.contains(name.as_bytes()))
 }
 
 /// The cards that hold a layer's attention; where none is known, all that hold anything of it.

@@ -23,7 +23,7 @@ pub(crate) use table::table;
 use crate::encoding::Encoding;
 use crate::recipe::{Recipe, Want};
 use anyhow::Result;
-use gantry_formats::arch::Hparams;
+use gantry_formats::arch;
 use gantry_formats::block::GgmlType;
 use gantry_formats::container::{Alias, Alignment, Bank, Model, Section, Skeleton, StoredTensor};
 use gantry_formats::gguf::Gguf;
@@ -131,10 +131,13 @@ pub(crate) struct BlobPlan {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct CardPlan {
     pub(crate) layers: u64,
+    /// Which.
+    #[serde(skip)]
+    pub(crate) blocks: Vec<u32>,
     /// Bytes of blobs, without padding.
     pub(crate) weight_bytes: u64,
     pub(crate) segment_bytes: u64,
-    /// KV cache for the plan's context length, where the hyperparameters tell.
+    /// KV cache and other states for the plan's context length, where the hyperparameters tell.
     pub(crate) kv_bytes: Option<u64>,
 }
 
@@ -188,8 +191,15 @@ impl Plan {
         let aliases = known.aliases(&tensors);
         let context = options.context.or(known.hparams.context_length.map(|n| n.min(4096)));
         let mut cards = places.cards;
-        for card in &mut cards {
-            card.kv_bytes = context.and_then(|n| kv_bytes(&known.hparams, card.layers, n));
+        if let Some(context) = context {
+            let has = |name: &str| tensors.iter().any(|t| t.name == name);
+            let states = arch::states(&known.hparams, source.header(), context, has);
+            for card in &mut cards {
+                let own = card.blocks.iter().map(|block| states.get(*block as usize).copied().flatten());
+                // As `gantry-run` keeps them by default: f32.
+                let bytes = own.map(|state| state.map(|s| s.bytes(4)));
+                card.kv_bytes = bytes.sum::<Option<u64>>().filter(|_| !card.blocks.is_empty());
+            }
         }
         let mut resolved = options.encoding.resolved(&tensors, &sources);
         resolved.insert("fuse".into(), if options.fuse { "on" } else { "off" }.into());
@@ -279,11 +289,4 @@ fn foreign(target: &Target, layouts: &[Layout]) -> Vec<String> {
         out.push(text);
     }
     out
-}
-
-/// Bytes of an f32 KV cache, as `gantry-run` keeps it by default: keys and values of every head, for each layer and position.
-fn kv_bytes(hparams: &Hparams, layers: u64, context: u64) -> Option<u64> {
-    let per_head = hparams.key_length?.checked_add(hparams.value_length?)?;
-    let per_layer = hparams.heads_kv?.checked_mul(per_head)?.checked_mul(4)?;
-    per_layer.checked_mul(layers)?.checked_mul(context)
 }

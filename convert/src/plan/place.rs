@@ -48,6 +48,7 @@ pub(super) fn place(tensors: &[TensorPlan], groups: Vec<Group>, options: &Option
         }
         let info = &mut places.cards[card];
         info.layers = layers.len() as u64;
+        info.blocks = layers.into_iter().collect();
         info.segment_bytes = placer.segment_bytes().ok_or_else(too_large)?;
         segments.push(info.segment_bytes);
     }

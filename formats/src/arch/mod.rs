@@ -33,7 +33,7 @@ pub use hparams::{
 };
 pub use resolve::{Expected, Resolved};
 pub use rule::{Presence, TensorRule, Where};
-pub use state::BlockState;
+pub use state::{BlockState, states};
 pub use subject::Subject;
 
 use crate::exit::{Exit, ExitCode};

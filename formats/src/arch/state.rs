@@ -1,6 +1,6 @@
 //! What a sequence keeps in each block: for estimates before anything is loaded.
 
-use super::{Resolved, Where};
+use super::{Hparams, Metadata, Resolved, Where, find};
 
 /// What one block keeps of a sequence, in values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,6 +70,31 @@ impl Resolved {
         }
         Some(state)
     }
+}
+
+/// What each block of a model keeps of a sequence of up to `context` positions: by its architecture's table, else as
+/// attention on the keys and values of `head_count_kv` heads, which may be one number or one per layer. `has` says
+/// whether the model has a tensor.
+pub fn states(
+    h: &Hparams,
+    meta: &dyn Metadata,
+    context: u64,
+    has: impl Fn(&str) -> bool,
+) -> Vec<Option<BlockState>> {
+    // No file has a tensor for every layer of a block count beyond this.
+    let blocks = h.blocks.unwrap_or(0).min(65_536);
+    if let Some(arch) = find(&h.architecture) {
+        let resolved = Resolved::read(arch, h, meta, has);
+        return (0..blocks).map(|block| resolved.state(block, context)).collect();
+    }
+    let per_layer = meta.u64_array(&format!("{}.attention.head_count_kv", h.architecture));
+    let attention = |layer: u64| {
+        let heads = per_layer.as_ref().map_or(h.heads_kv, |list| list.get(layer as usize).copied());
+        let length = h.key_length?.checked_add(h.value_length?)?;
+        let cache = heads?.checked_mul(length)?.checked_mul(context)?;
+        Some(BlockState { cache, exact: 0 })
+    };
+    (0..blocks).map(attention).collect()
 }
 
 /// Tokens that are computed together by default.

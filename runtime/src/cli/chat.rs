@@ -43,7 +43,6 @@ fn talk(
     mut drafts: Option<&mut Speculation>,
 ) -> anyhow::Result<Exit> {
     let template = text.template()?;
-    let context = session.model().context();
     let writing = Writing { tokenizer: &text.tokenizer, signals, limit: args.tokens, ignore_eos: false };
     let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
     let mut messages: Vec<Message> = args.system.iter().map(|s| Message::new("system", s)).collect();
@@ -106,7 +105,7 @@ fn talk(
             }
             End::Signal(exit) => return Ok(exit),
             End::Context => {
-                eprintln!("note: the context of {} is full; --context gives more", context);
+                eprintln!("note: {}", opened::full_context(session.model()));
                 return Ok(Exit::Ok);
             }
             End::Model | End::Length => messages.push(Message::new("assistant", written.text)),

@@ -2,6 +2,7 @@
 
 use gantry_formats::container::ContainerError;
 use gantry_formats::exit::{Exit, ExitCode};
+use gantry_formats::hotness::HotnessError;
 use gantry_runtime::RuntimeError;
 use gantry_runtime::sample::SampleError;
 use gantry_runtime::text::TextError;
@@ -48,6 +49,9 @@ fn exit_of_link(link: &(dyn std::error::Error + 'static)) -> Option<Exit> {
         return Some(e.exit());
     }
     if let Some(e) = link.downcast_ref::<SampleError>() {
+        return Some(e.exit());
+    }
+    if let Some(e) = link.downcast_ref::<HotnessError>() {
         return Some(e.exit());
     }
     let io = link.downcast_ref::<std::io::Error>()?;

@@ -48,6 +48,19 @@ pub(crate) fn load_with(
     Ok(model)
 }
 
+/// What to say where the context is full.
+pub(crate) fn full_context(model: &Model) -> String {
+    let context = model.context();
+    match model.trained_context() {
+        Some(trained) if context >= trained => {
+            format!(
+                "the context of {context} is full, and the model was made for {trained}; --beyond-context allows more"
+            )
+        }
+        _ => format!("the context of {context} is full; --context gives more"),
+    }
+}
+
 /// The text side of a container.
 pub(crate) struct Text {
     pub(crate) tokenizer: Tokenizer,

@@ -1,7 +1,9 @@
 //! Files that take their name when they are complete.
 
+use super::failure::Refusal;
 use anyhow::Context;
-use std::io::Write;
+use gantry_formats::exit::Exit;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::NamedTempFile;
@@ -11,7 +13,14 @@ pub(crate) fn beside(out: &Path) -> anyhow::Result<NamedTempFile> {
     let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let permissions = std::fs::Permissions::from_mode(0o666);
     let made = tempfile::Builder::new().permissions(permissions).tempfile_in(folder);
-    made.with_context(|| format!("cannot write to the folder {}", folder.display()))
+    // The error of the system names the temporary file, which nobody gave.
+    made.map_err(|e| {
+        let exit = match e.kind() {
+            ErrorKind::StorageFull => Exit::Resources,
+            _ => Exit::Usage,
+        };
+        Refusal::error(exit, format!("cannot write to the folder {}: {}", folder.display(), e.kind()))
+    })
 }
 
 /// Writes `bytes` to `out`, in place of what was there.

@@ -27,7 +27,7 @@ impl Victim {
     }
 
     /// Nothing changed.
-    fn is_unharmed(mut self, what: &str) {
+    fn unharmed(mut self, what: &str) {
         assert!(self.session.save() == self.unharmed, "{what}");
         let mut fresh = self.session.model().session().expect("a session");
         let want = bits(fresh.prefill(&[8, 9, 10, 11]).expect("logits"));
@@ -54,7 +54,7 @@ fn every_cut_and_every_flipped_byte_is_refused() {
             victim.refuses(&bad, &format!("{preset}: byte {i} of {}", saved.len()));
         }
         victim.refuses(&[&saved[..], &[0]].concat(), "a byte more");
-        victim.is_unharmed(preset);
+        victim.unharmed(preset);
     }
 }
 
@@ -67,7 +67,7 @@ fn a_session_of_another_container_is_refused() {
     let mut session = a.session().expect("a session");
     session.prefill(&[5, 6]).expect("logits");
     victim.refuses(&session.save(), "of another container");
-    victim.is_unharmed("llama");
+    victim.unharmed("llama");
 }
 
 /// Whoever makes a session with a sound hash cannot make it a fault: it is refused or goes on.
