@@ -57,10 +57,11 @@ impl Resolved {
         let (mut errors, mut subjects) = (Vec::new(), Subjects::default());
         for key in arch.required_keys {
             let full = format!("{}.{key}", arch.name);
-            let float = ["epsilon", "scale", "freq_base"].iter().any(|end| key.ends_with(end));
-            let single = if float { meta.f64(&full).is_some() } else { meta.u64(&full).is_some() };
-            let list = !float && meta.array_len(&full).is_some_and(|n| n > 0);
-            let there = single || list || meta.bool(&full).is_some() && key.ends_with("norm");
+            // What everything is sized by must be whole numbers, not anything that is there.
+            let size = ["context_length", "embedding_length", "block_count"].contains(key);
+            let single = if size { meta.u64(&full).is_some() } else { meta.f64(&full).is_some() };
+            let list = meta.array_len(&full).is_some_and(|n| n > 0);
+            let there = single || list || !size && meta.bool(&full).is_some();
             if !there {
                 errors.push(HparamsError::Missing { key: full });
             }
