@@ -106,7 +106,11 @@ impl<'c> Unpacker<'c> {
             }
         }
         for list in &mut pieces {
-            list.sort_by_key(|p| (p.rows.start, Reverse(p.rows.end), p.cols.start, p.cols.end, p.card));
+            // Of what holds the same values the source's own bytes come first.
+            let packed = |p: &Piece| p.layout != Layout::identity(p.source_ty);
+            list.sort_by_key(|p| {
+                (p.rows.start, Reverse(p.rows.end), p.cols.start, p.cols.end, packed(p), p.card)
+            });
         }
         let tensors = manifest.source_tensors.iter().zip(&pieces);
         let covers = tensors.map(|(t, pieces)| cover(&t.dims, pieces)).collect();

@@ -30,7 +30,7 @@ pub(crate) struct ShapeArgs {
     recipe: String,
 
     /// Layout of the tensors whose name or role matches PATTERN (`*` and `?` are wild): keep, q8_0.split,
-    /// i8.block32, i8.channel, e8, e8:rotated, or a layout's full name.
+    /// i8.block32, i8.channel, e8, e8:rotated, or a layout's full name; LAYOUT+source stores the source's bytes too.
     #[arg(long = "set", value_name = "PATTERN=LAYOUT")]
     overrides: Vec<Override>,
 

@@ -147,7 +147,8 @@ impl Summary {
         self.not_runnable_because.extend(target::obstacles(table, &hparams, layouts));
         self.runnable = manifest.model.complete && self.not_runnable_because.is_empty();
         let alias = |a: &gantry_formats::container::Alias| format!("{} = {}", a.name, a.of);
-        let changed = manifest.source_tensors.iter().filter(|t| !t.exact);
+        // A tensor whose source is kept besides is exact and has an error.
+        let changed = manifest.source_tensors.iter().filter(|t| !t.exact || t.max_error.is_some());
         self.container = Some(ContainerFacts {
             root: hash::hex(&header.root),
             container_id: hash::hex(&header.container_id),

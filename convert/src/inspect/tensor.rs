@@ -396,6 +396,9 @@ fn source_line(s: &Value) -> String {
     let text = |key: &str| s[key].as_str().unwrap_or_default().to_string();
     let mut line = format!("  source {} {} {}", text("name"), text("type"), s["dims"]);
     match s["exact"].as_bool() {
+        Some(true) if !s["max_error"].is_null() => {
+            line += &format!(", requantized, worst error {}, and kept exactly", s["max_error"]);
+        }
         Some(true) => line += ", kept exactly",
         Some(false) => line += &format!(", requantized, worst error {}", s["max_error"]),
         None => {}

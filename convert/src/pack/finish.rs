@@ -127,10 +127,12 @@ pub(crate) fn write(plan: &Plan, outputs: &Outputs, finished: &Finished) -> std:
 }
 
 fn manifest(plan: &Plan, packed: &Packed) -> Manifest {
-    let mut exact = vec![true; plan.sources.len()];
+    // What is rounded and kept besides is exact, and has an error all the same.
+    let (mut exact, mut rounded) = (vec![true; plan.sources.len()], vec![false; plan.sources.len()]);
     let mut stats = vec![Stats::default(); plan.sources.len()];
     for (t, one) in plan.tensors.iter().zip(&packed.stats) {
-        exact[t.source] &= t.exact;
+        exact[t.source] &= t.exact || t.with_source;
+        rounded[t.source] |= !t.exact;
         stats[t.source].merge(one);
     }
     let source_tensors = plan.sources.iter().enumerate().map(|(i, s)| SourceTensor {
@@ -140,7 +142,7 @@ fn manifest(plan: &Plan, packed: &Packed) -> Manifest {
         dims: s.dims.clone(),
         blake3: hash::hex(&packed.sources[i]),
         exact: exact[i],
-        max_error: (!exact[i]).then_some(stats[i].max_abs_error),
+        max_error: rounded[i].then_some(stats[i].max_abs_error),
         lost_blocks: stats[i].lost,
         subnormal_blocks: stats[i].subnormal,
     });

@@ -156,6 +156,9 @@ impl<'a> Engine<'a> {
         for route in plan.tensors.iter().map(|t| &t.route) {
             route.blobs.iter().for_each(|&b| chunks[b as usize] += route.chunks);
         }
+        for (t, copy) in plan.tensors.iter().filter_map(|t| Some((t, t.copy?))) {
+            chunks[copy as usize] += t.route.chunks * t.route.blobs.len() as u64;
+        }
         let mut by_source = vec![0u64; plan.sources.len()];
         for t in &plan.tensors {
             by_source[t.source] += t.route.chunks * t.route.blobs.len() as u64;

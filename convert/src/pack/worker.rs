@@ -4,7 +4,7 @@ use super::window::{Chunk, Window};
 use super::{Done, Engine, Failure, fault};
 use crate::failure::Refusal;
 use crate::pack::journal::Entry;
-use crate::plan::TensorPlan;
+use crate::plan::{SourcePlan, TensorPlan};
 use crate::rows::{self, Buffers, Group};
 use anyhow::Context;
 use gantry_formats::exit::Exit;
@@ -99,6 +99,16 @@ impl Engine<'_> {
         };
         let mark = fingerprint(t.source, at, &own_pieces, src);
         self.blobs[blob].note(&mark, chunk.tensor as u32, stats.as_ref());
+        if let Some(copy) = t.copy {
+            let copy = copy as usize;
+            if self.resumed[copy].is_none() {
+                self.copy(copy, chunk.start - t.start, src, (source, at), &own_pieces)?;
+            }
+            self.blobs[copy].note(&mark, chunk.tensor as u32, None);
+            if self.blobs[copy].chunk_done() {
+                self.blob_done(copy, scratch, finished)?;
+            }
+        }
         self.sources[t.source].insert(&own_pieces);
         if self.sources[t.source].chunk_done() {
             let read = |offset, bytes: &mut [u8]| {
@@ -133,14 +143,8 @@ impl Engine<'_> {
             Layout::Raw(ty) | Layout::Block(ty) => {
                 check_finite(ty, src).map_err(refuse)?;
                 let at = t.route.planes[0] + super::source_offset(ty, first);
-                self.write(blob, at, src)?;
-                // Where the blob is the source tensor itself, so are the pieces.
                 let source = &self.job.plan.sources[t.source];
-                if at == chunk.start - source.start && self.blobs[blob].len() == source.bytes {
-                    self.blobs[blob].insert(own_pieces);
-                } else {
-                    self.blobs[blob].insert(&hash::pieces(self.blobs[blob].len(), at, src));
-                }
+                self.copy(blob, at, src, (source, chunk.start - source.start), own_pieces)?;
                 Ok(None)
             }
             Layout::Q8_0Split { .. } => {
@@ -184,6 +188,25 @@ impl Engine<'_> {
             self.put(blob, t.route.planes[run.plane] + run.to, bytes)?;
         }
         Ok((!t.exact).then_some(stats))
+    }
+
+    /// Writes bytes of a blob as they are from byte `from` of a source tensor on, where they have `own_pieces`.
+    fn copy(
+        &self,
+        blob: usize,
+        at: u64,
+        src: &[u8],
+        (source, from): (&SourcePlan, u64),
+        own_pieces: &[Piece],
+    ) -> Result<(), Failure> {
+        self.write(blob, at, src)?;
+        // Where the blob is the source tensor itself, so are the pieces.
+        if at == from && self.blobs[blob].len() == source.bytes {
+            self.blobs[blob].insert(own_pieces);
+        } else {
+            self.blobs[blob].insert(&hash::pieces(self.blobs[blob].len(), at, src));
+        }
+        Ok(())
     }
 
     /// Writes bytes of a blob and hands their hashes in.

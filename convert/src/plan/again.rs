@@ -11,6 +11,7 @@ use gantry_formats::layout::Layout;
 use gantry_formats::size;
 use gantry_formats::target::Target;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// What the options call the layout of one tensor that was asked for by name.
 pub(crate) const CHOSEN: &str = "layout ";
@@ -24,7 +25,7 @@ impl Plan {
     pub(crate) fn again(container: &Container, target: &'static Target) -> Result<Self> {
         let manifest = container.manifest();
         let sources = sources(container);
-        let tensors = tensors(container, &sources, target);
+        let mut tensors = tensors(container, &sources, target);
         let split_cards = container.split_cards();
         let known = arch::find(&manifest.model.architecture).is_some();
         let fused = known && manifest.options.get("fuse").is_some_and(|fuse| fuse == "on");
@@ -42,6 +43,7 @@ impl Plan {
         };
         let groups = fuse::group(&tensors, fused, options.alignment)?;
         let places = place::place(&tensors, groups, &options)?;
+        places.note_copies(&mut tensors);
         let plan = Self {
             model: manifest.model.clone(),
             recipe: manifest.recipe.clone(),
@@ -119,16 +121,23 @@ fn tensors(container: &Container, sources: &[SourcePlan], target: &Target) -> Ve
                 other => other,
             };
             t.exact = t.layout.keeps(t.ty);
-            out.entry((part.source, part.rows[0])).or_insert(t);
+            match out.entry((part.source, part.rows[0])) {
+                Entry::Vacant(entry) => {
+                    entry.insert(t);
+                }
+                // Rows that were seen before, as they are in the source: the copy that was asked for.
+                Entry::Occupied(mut entry) if !experts => entry.get_mut().with_source = true,
+                Entry::Occupied(_) => {}
+            }
         }
     };
-    for t in &manifest.tensors {
-        add(&t.name, container.layouts()[t.layout as usize], &t.parts, false);
-    }
     for bank in &manifest.banks {
         for m in &bank.matrices {
             add(&m.name, container.layouts()[m.layout as usize], &m.parts, true);
         }
+    }
+    for t in &manifest.tensors {
+        add(&t.name, container.layouts()[t.layout as usize], &t.parts, false);
     }
     out.into_values().collect()
 }

@@ -47,19 +47,22 @@ pub(super) fn choose(tensors: &mut [TensorPlan], options: &Options, experts: boo
     for t in tensors.iter_mut() {
         let Wanted { layout: by_recipe, fallback, want } = wanted(t, options, experts);
         (t.layout, t.fallback) = (by_recipe, fallback);
-        t.chosen = want.filter(|w| w.names_an_order());
+        t.with_source = want.is_some_and(|w| w.with_source);
+        t.chosen = want.filter(|w| w.names_an_order() || w.with_source);
         // The last one that matches decides, as on other command lines.
         if let Some(set) = options.overrides.iter().rev().find(|s| s.matches(t) && !s.passes_over(t)) {
             let layout = set.want.layout(options.target, &t.role, t.ty);
             possible(t, layout).map_err(|reason| {
                 Refusal::new(Exit::Usage, format!("--set {}={}: {}: {reason}", set.pattern, set.want, t.name))
             })?;
-            if layout != by_recipe || set.want.names_an_order() {
+            if layout != by_recipe || set.want.names_an_order() || set.want.with_source != t.with_source {
                 t.chosen = Some(set.want);
             }
-            (t.layout, t.fallback) = (layout, None);
+            (t.layout, t.fallback, t.with_source) = (layout, None, set.want.with_source);
         }
         t.exact = t.layout.keeps(t.ty);
+        // What is stored as it is needs no copy.
+        t.with_source &= t.layout != Layout::identity(t.ty);
     }
     Ok(())
 }
@@ -107,7 +110,7 @@ impl TensorPlan {
 impl Override {
     /// A pattern with wild characters does not mean the norms and routers between what it does mean.
     fn passes_over(&self, t: &TensorPlan) -> bool {
-        t.kind == Kind::Exact && self.pattern.contains(['*', '?']) && self.want != Want::Keep
+        t.kind == Kind::Exact && self.pattern.contains(['*', '?']) && !self.want.keeps()
     }
 
     fn matches(&self, t: &TensorPlan) -> bool {

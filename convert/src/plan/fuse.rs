@@ -40,11 +40,14 @@ pub(super) struct Matrix {
 pub(super) enum Group {
     /// One blob with one matrix.
     Tensor(Matrix),
+    /// One blob with the source's bytes of a tensor that is packed besides.
+    Copy(Matrix),
     /// One blob per expert, with all its matrices at these offsets.
     Bank { layer: u32, experts: u64, bytes: u64, matrices: Vec<(u64, Matrix)> },
 }
 
-/// Groups all tensors, in the order in which the first of each group stands in the source.
+/// Groups all tensors, in the order in which the first of each group stands in the source, then the copies: of all that
+/// holds some rows the packed matrix comes first.
 pub(super) fn group(tensors: &[TensorPlan], fuse: bool, alignment: Alignment) -> Result<Vec<Group>> {
     let mut out: BTreeMap<usize, Group> = BTreeMap::new();
     let mut taken = HashSet::new();
@@ -66,7 +69,27 @@ pub(super) fn group(tensors: &[TensorPlan], fuse: bool, alignment: Alignment) ->
             out.insert(i, Group::Tensor(single(i, t)?));
         }
     }
-    Ok(out.into_values().collect())
+    let copies: Vec<Group> = copies(tensors)?.into_iter().map(Group::Copy).collect();
+    Ok(out.into_values().chain(copies).collect())
+}
+
+/// What the name of a copy of a tensor ends with.
+const COPY: &str = ".source";
+
+/// The source's bytes of the tensors that keep them.
+fn copies(tensors: &[TensorPlan]) -> Result<Vec<Matrix>> {
+    let kept = tensors.iter().enumerate().filter(|(_, t)| t.with_source);
+    let copies = kept.map(|(i, t)| {
+        let name = format!("{}{COPY}", t.name);
+        if tensors.iter().any(|t| t.name == name) {
+            let text =
+                format!("{}: no copy of the source can be kept, for {name} is a tensor's name", t.name);
+            return Err(Refusal::new(Exit::Usage, text));
+        }
+        let as_it_is = TensorPlan { name, layout: Layout::identity(t.ty), ..t.clone() };
+        single(i, &as_it_is)
+    });
+    copies.collect()
 }
 
 fn overflow(name: &str) -> anyhow::Error {
@@ -112,7 +135,7 @@ fn fusions(tensors: &[TensorPlan]) -> Vec<(&'static str, Vec<usize>)> {
             let one = &tensors[members[0]];
             // What fuses does not depend on the target: every order of int8 has the same tile, and an order that was
             // asked for by name is not taken for the target's own.
-            let named = |t: &TensorPlan| t.chosen.filter(|w| w.names_an_order());
+            let named = |t: &TensorPlan| t.chosen.is_some_and(|w| w.names_an_order());
             let tiles = |t: &TensorPlan| t.dims[1].is_multiple_of(one.layout.row_tile());
             let alike = members.iter().all(|&m| {
                 let t = &tensors[m];

@@ -10,6 +10,7 @@ pub(crate) fn json(plan: &Plan, needed: u64, free: Option<u64>) -> Value {
         json!({
             "name": t.name, "source": plan.sources[t.source].name, "role": t.role, "layer": t.layer, "type": t.ty, "dims": t.dims,
             "source_bytes": t.bytes, "layout": t.layout.to_string(), "exact": t.exact, "fallback": t.fallback,
+            "source_copy_bytes": t.with_source.then_some(t.bytes),
         })
     });
     json!({

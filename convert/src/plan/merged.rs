@@ -70,6 +70,8 @@ pub(super) fn tensor(source: usize, s: &SourcePlan, name: String, rows: std::ops
         elements,
         layout: Layout::identity(s.ty),
         exact: true,
+        with_source: false,
+        copy: None,
         fallback: None,
         chosen: None,
         route: Route::default(),

@@ -104,8 +104,12 @@ pub(crate) struct TensorPlan {
     pub(crate) layer: Option<u32>,
     pub(crate) kind: Kind,
     pub(crate) layout: Layout,
-    /// Whether every value is kept bit for bit.
+    /// Whether every value is kept bit for bit in `layout`.
     pub(crate) exact: bool,
+    /// Whether the source's bytes are stored too, as they are.
+    pub(crate) with_source: bool,
+    /// The blob of these.
+    pub(crate) copy: Option<u64>,
     /// Why the recipe's wish was not granted.
     pub(crate) fallback: Option<String>,
     /// What was asked for by name, where that is not what the recipe says for every target.
@@ -179,6 +183,7 @@ impl Plan {
         choose::choose(&mut tensors, options, known.hparams.experts > 0)?;
         let groups = fuse::group(&tensors, known.arch.is_some() && options.fuse, options.alignment)?;
         let places = place::place(&tensors, groups, options)?;
+        places.note_copies(&mut tensors);
         let routes = route::routes(&tensors, &places.stored, &places.banks, &places.layouts);
         for (tensor, route) in tensors.iter_mut().zip(routes) {
             tensor.route = route;
@@ -210,7 +215,8 @@ impl Plan {
         notes.extend(options.encoding.notes(&tensors, &sources));
         notes.extend(options.recipe.unused(&tensors, known.hparams.experts > 0));
         let (read, packed) = (tensors.iter().map(|t| t.bytes), places.blobs.iter().map(|b| b.bytes));
-        if packed.sum::<u64>() > read.sum::<u64>() / 20 * 21 {
+        let copied = tensors.iter().filter(|t| t.with_source).map(|t| t.bytes);
+        if packed.sum::<u64>() - copied.sum::<u64>() > read.sum::<u64>() / 20 * 21 {
             let text = "the container is larger than the source, and no more accurate; --recipe lossless changes no value";
             notes.push(text.into());
         }

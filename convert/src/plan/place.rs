@@ -16,6 +16,8 @@ pub(super) struct Places {
     pub(super) stored: Vec<StoredTensor>,
     pub(super) banks: Vec<Bank>,
     pub(super) blobs: Vec<BlobPlan>,
+    /// Planned tensors whose source is stored too, and the blobs of that.
+    copies: Vec<(usize, u64)>,
     pub(super) cards: Vec<CardPlan>,
     pub(super) skeleton: Skeleton,
 }
@@ -23,7 +25,8 @@ pub(super) struct Places {
 /// Gives every group a card and an offset.
 pub(super) fn place(tensors: &[TensorPlan], groups: Vec<Group>, options: &Options) -> Result<Places> {
     let cards = assign(&groups, options.cards)?;
-    let mut layouts: Vec<Layout> = tensors.iter().map(|t| t.layout).collect();
+    let copies = tensors.iter().filter(|t| t.with_source).map(|t| Layout::identity(t.ty));
+    let mut layouts: Vec<Layout> = tensors.iter().map(|t| t.layout).chain(copies).collect();
     layouts.sort_unstable();
     layouts.dedup();
     let mut places = Places {
@@ -31,6 +34,7 @@ pub(super) fn place(tensors: &[TensorPlan], groups: Vec<Group>, options: &Option
         stored: Vec::new(),
         banks: Vec::new(),
         blobs: Vec::new(),
+        copies: Vec::new(),
         cards: vec![CardPlan::default(); options.cards],
         skeleton: Skeleton::new(options.alignment, options.split_cards, &[]).ok_or_else(too_large)?,
     };
@@ -59,21 +63,21 @@ fn too_large() -> anyhow::Error {
 
 fn layer(group: &Group) -> Option<u32> {
     match group {
-        Group::Tensor(m) => m.layer,
+        Group::Tensor(m) | Group::Copy(m) => m.layer,
         Group::Bank { layer, .. } => Some(*layer),
     }
 }
 
 fn bytes(group: &Group) -> u64 {
     match group {
-        Group::Tensor(m) => m.bytes,
+        Group::Tensor(m) | Group::Copy(m) => m.bytes,
         Group::Bank { experts, bytes, .. } => experts.saturating_mul(*bytes),
     }
 }
 
 /// Whether a tensor outside the layers is used after them.
 fn is_head(group: &Group) -> bool {
-    matches!(group, Group::Tensor(m) if m.layer.is_none() && m.role.starts_with("output"))
+    matches!(group, Group::Tensor(m) | Group::Copy(m) if m.layer.is_none() && m.role.starts_with("output"))
 }
 
 /// The card of each group: layers in runs, what comes before them on the first card, the head on the last.
@@ -115,10 +119,20 @@ impl Places {
         self.layouts.iter().position(|l| *l == layout).unwrap_or(0) as u32
     }
 
+    /// Tells the planned tensors which blobs hold their sources.
+    pub(super) fn note_copies(&self, tensors: &mut [TensorPlan]) {
+        for &(tensor, blob) in &self.copies {
+            tensors[tensor].copy = Some(blob);
+        }
+    }
+
     fn add(&mut self, group: &Group, card: usize, placer: &mut Placer) -> Option<()> {
         let blob = self.blobs.len() as u64;
+        if let Group::Copy(m) = group {
+            self.copies.extend(m.members.iter().map(|&tensor| (tensor, blob)));
+        }
         match group {
-            Group::Tensor(m) => {
+            Group::Tensor(m) | Group::Copy(m) => {
                 let offset = placer.tensor(m.bytes)?;
                 self.push_blob(card, offset, m.bytes);
                 let Matrix { name, role, layer, shape, bytes, parts, .. } = m.clone();

@@ -4,7 +4,7 @@ use super::TensorPlan;
 use gantry_formats::container::{Bank, Part, StoredTensor};
 use gantry_formats::layout::Layout;
 use gantry_formats::size;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Most values of one chunk, the step of all packing, where a layout does not want whole rows. Chunks start at
 /// multiples of it inside their unit, so that no block of any type is torn and the cut does not depend on threads.
@@ -43,7 +43,8 @@ pub(super) fn routes(
     let place = |t: &TensorPlan| (t.source as u32, t.first_row);
     let by_place = tensors.iter().enumerate().map(|(i, t)| (place(t), i)).collect();
     let mut routes = Routes { tensors, by_place, out: vec![Route::default(); tensors.len()] };
-    for s in stored {
+    let copies: HashSet<u64> = tensors.iter().filter_map(|t| t.copy).collect();
+    for s in stored.iter().filter(|s| !copies.contains(&s.blob)) {
         routes.fill(&s.parts, layouts[s.layout as usize], &s.shape, 0, &[s.blob]);
     }
     for bank in banks {

@@ -4,6 +4,7 @@ use super::{Plan, TensorPlan};
 use crate::units;
 use gantry_formats::container::Part;
 use gantry_formats::gguf::display_name;
+use gantry_formats::layout::Layout;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -78,28 +79,31 @@ fn write_table(out: &mut String, plan: &Plan, needed: u64, free: Option<u64>) ->
 
 fn rows(out: &mut String, plan: &Plan) -> std::fmt::Result {
     let mut order = Vec::new();
-    let mut rows: BTreeMap<(&str, &str, String, bool, bool), Row> = BTreeMap::new();
+    let mut rows: BTreeMap<(&str, &str, String, &str), Row> = BTreeMap::new();
     for t in &plan.tensors {
-        let key = (t.role.as_str(), t.ty.name(), t.layout.to_string(), t.exact, t.fallback.is_some());
-        if !rows.contains_key(&key) {
-            order.push(key.clone());
+        let mark = match (t.exact, t.fallback.is_some()) {
+            (true, true) => "fallback",
+            (true, false) => "exact",
+            (false, _) => "rounded",
+        };
+        let copy = t.with_source.then(|| (Layout::identity(t.ty), "copy", t.bytes));
+        for (layout, mark, bytes) in [(t.layout, mark, packed_bytes(t))].into_iter().chain(copy) {
+            let key = (t.role.as_str(), t.ty.name(), layout.to_string(), mark);
+            if !rows.contains_key(&key) {
+                order.push(key.clone());
+            }
+            let row = rows.entry(key).or_default();
+            row.count += 1;
+            row.source += t.bytes;
+            row.bytes += bytes;
         }
-        let row = rows.entry(key).or_default();
-        row.count += 1;
-        row.source += t.bytes;
-        row.bytes += packed_bytes(t);
     }
     let width = order.iter().map(|k| k.0.chars().count()).max().unwrap_or(0).clamp(5, ROLE);
     writeln!(out, "{:width$} {:>5} {:8} {:22} {:>10} values", "role", "count", "source", "layout", "bytes")?;
     let mut larger = Vec::new();
     for key in order {
         let row = &rows[&key];
-        let (role, ty, layout, exact, fallback) = key;
-        let mark = match (exact, fallback) {
-            (true, true) => "fallback",
-            (true, false) => "exact",
-            (false, _) => "rounded",
-        };
+        let (role, ty, layout, mark) = key;
         let (role, bytes) = (cut(role, width), units::bytes(row.bytes));
         writeln!(out, "{role:width$} {:>5} {ty:8} {layout:22} {bytes:>10} {mark}", row.count)?;
         if row.bytes > row.source + row.source / 20 {
@@ -109,7 +113,17 @@ fn rows(out: &mut String, plan: &Plan) -> std::fmt::Result {
     }
     let bytes = units::bytes(plan.cards.iter().map(|c| c.weight_bytes).sum());
     writeln!(out, "{:width$} {:>5} {:8} {:22} {bytes:>10}", "total", plan.tensors.len(), "", "")?;
-    larger.iter().try_for_each(|line| writeln!(out, "{line}"))
+    larger.iter().try_for_each(|line| writeln!(out, "{line}"))?;
+    let (count, bytes) = plan
+        .tensors
+        .iter()
+        .filter(|t| t.with_source)
+        .fold((0, 0), |(count, bytes), t| (count + 1, bytes + t.bytes));
+    if count == 0 {
+        return Ok(());
+    }
+    let (tensors, bytes) = (units::plural(count, "tensor"), units::bytes(bytes));
+    writeln!(out, "copies: the source of {tensors} is kept as it is besides, which takes {bytes}")
 }
 
 fn fusions(out: &mut String, plan: &Plan) -> std::fmt::Result {

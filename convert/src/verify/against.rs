@@ -165,9 +165,14 @@ fn check(unpacker: &Unpacker<'_>, i: usize, found: &Found) -> TensorCheck {
         problems.push(format!("the source's bytes do not have the recorded BLAKE3 {}", tensor.blake3));
     }
     let recorded = tensor.max_error.unwrap_or(0.0);
-    if tensor.exact && found.max_error > 0.0 || !tensor.exact && found.derived && recorded != found.max_error
-    {
-        let said = if tensor.exact { "exact".to_string() } else { format!("an error of {recorded:e}") };
+    if tensor.exact && unpacker.cover(i).is_ok_and(|mut cover| !cover.all(|p| p.layout.keeps(tensor.ty))) {
+        problems.push("the manifest records exact, and no copy of all its values is".into());
+    }
+    if (tensor.exact || found.derived) && recorded != found.max_error {
+        let said = match tensor.max_error {
+            None if tensor.exact => "exact".to_string(),
+            _ => format!("an error of {recorded:e}"),
+        };
         problems.push(format!("the manifest records {said}, measured {:e}", found.max_error));
     }
     let verdict = match (

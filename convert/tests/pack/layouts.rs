@@ -10,23 +10,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-struct Room(TempDir);
+pub(crate) struct Room(TempDir);
 
 impl Room {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().expect("a folder"))
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn text(&self, name: &str) -> String {
+    pub(crate) fn text(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }
 
     /// Converts `m.gguf`, checks every stored byte in scalar code, and against the source by `gantry verify`.
-    fn convert(&self, output: &str, more: &[&str]) -> Container {
+    pub(crate) fn convert(&self, output: &str, more: &[&str]) -> Container {
         let (input, output) = (self.text("m.gguf"), self.text(output));
         succeed(&[&["convert", &input, "-o", &output, "--allow-incomplete", "--force"], more].concat());
         check(Path::new(&output), Path::new(&input));
@@ -54,12 +54,12 @@ fn tensors(ty: GgmlType) -> Vec<Tensor> {
     ]
 }
 
-fn keys(w: &mut GgufWriter) {
+pub(crate) fn keys(w: &mut GgufWriter) {
     w.set("general.architecture", Value::Str(b"none"));
     w.set("none.expert_count", Value::U32(3));
 }
 
-fn layouts(c: &Container) -> BTreeMap<&str, String> {
+pub(crate) fn layouts(c: &Container) -> BTreeMap<&str, String> {
     let m = c.manifest();
     let layout = |i: u32| c.layouts()[i as usize].to_string();
     let tensors = m.tensors.iter().map(|t| (t.name.as_str(), layout(t.layout)));

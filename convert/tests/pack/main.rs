@@ -1,6 +1,7 @@
 //! `gantry plan` and `gantry convert` as a user runs them.
 
 mod convert;
+mod copies;
 mod layouts;
 mod resume;
 mod source;

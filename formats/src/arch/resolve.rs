@@ -34,7 +34,8 @@ fn basics(h: &Hparams, meta: &dyn Metadata) -> Result<(), HparamsError> {
     for (size, name) in
         [(h.embd, "embedding_length"), (h.vocab, "vocab_size"), (h.context_length, "context_length")]
     {
-        if size.is_some() {
+        // An array may stand for one number where all its values are the same.
+        if size.is_some() || name == "embedding_length" {
             keys.given(size, name)?;
         }
     }
@@ -56,8 +57,10 @@ impl Resolved {
         let (mut errors, mut subjects) = (Vec::new(), Subjects::default());
         for key in arch.required_keys {
             let full = format!("{}.{key}", arch.name);
-            let there =
-                meta.f64(&full).is_some() || meta.array_len(&full).is_some() || meta.bool(&full).is_some();
+            let float = ["epsilon", "scale", "freq_base"].iter().any(|end| key.ends_with(end));
+            let single = if float { meta.f64(&full).is_some() } else { meta.u64(&full).is_some() };
+            let list = !float && meta.array_len(&full).is_some_and(|n| n > 0);
+            let there = single || list || meta.bool(&full).is_some() && key.ends_with("norm");
             if !there {
                 errors.push(HparamsError::Missing { key: full });
             }

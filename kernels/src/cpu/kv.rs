@@ -178,7 +178,9 @@ impl KvCache {
     /// # Panics
     /// Where `end` exceeds the capacity.
     pub fn save(&self, end: usize, out: &mut Vec<u8>) -> usize {
-        let first = self.first.min(end).max(end.saturating_sub(self.slots));
+        // What is beyond `keep` depends on how writes were cut into batches, and nothing reads it.
+        let keep = self.window.map_or(usize::MAX, |w| w.keep.min(self.slots));
+        let first = self.first.min(end).max(end.saturating_sub(keep));
         let there = if self.window.is_some() { end.min(self.end).max(first) } else { end };
         let KvShape { heads, key_len, value_len, .. } = self.shape;
         let planes = [Some((&self.keys, key_len)), self.values.as_ref().map(|v| (v, value_len))];

@@ -30,7 +30,8 @@ pub(crate) struct Plan {
 struct Coded {
     d: u16,
     found: Found,
-    target: Target,
+    /// As [`Target::signs`].
+    signs: [u8; LEN / 8],
 }
 
 /// Encodes whole blocks; the planes have the lengths that `values` asks for, and `weights` the length of `values`.
@@ -76,7 +77,7 @@ fn run<V: Lanes, const WEIGHTED: bool>(
         let coded = block::<V, WEIGHTED>(plan, &mut search, x, weights).ok_or(i)?;
         *indices = coded.found.indices;
         *scale = coded.d.to_le_bytes();
-        let signs = coded.target.signs.as_chunks::<4>().0;
+        let signs = coded.signs.as_chunks::<4>().0;
         for ((word, signs), code) in words.as_chunks_mut::<4>().0.iter_mut().zip(signs).zip(coded.found.codes)
         {
             let sign = |l: usize| u32::from(signs[l] & 0x7f) << (7 * l);
@@ -95,7 +96,7 @@ fn note(stats: &mut Stats, coded: &Coded, x: &[f32; LEN], amax: f32) {
     let mut worst = [0.0_f32; 4];
     for (g, (x, index)) in x.as_chunks::<4>().0.iter().zip(coded.found.indices).enumerate() {
         let halves = &CODEBOOK.halves[usize::from(index)];
-        let signs = coded.target.signs[g / 2] >> (4 * (g & 1));
+        let signs = coded.signs[g / 2] >> (4 * (g & 1));
         for j in 0..4 {
             let sign = u32::from(signs >> j & 1) << 31;
             let decoded = f32::from_bits((steps[g / 8] * halves[j]).to_bits() ^ sign);
@@ -149,8 +150,14 @@ fn block<V: Lanes, const WEIGHTED: bool>(
     x: &[f32; LEN],
     weights: &[f32; LEN],
 ) -> Option<Coded> {
-    let weights = if WEIGHTED { level_weights(weights) } else { *weights };
-    let rms = root_mean_square::<WEIGHTED>(x, &weights);
+    let leveled;
+    let weights = if WEIGHTED {
+        leveled = level_weights(weights);
+        &leveled
+    } else {
+        weights
+    };
+    let rms = root_mean_square::<WEIGHTED>(x, weights);
     let amax = f64::from(x.iter().fold(0.0_f32, |m, v| m.max(v.abs())));
     let scale = |d: f64| fp16::f32_to_f16((d + plan.offset) as f32);
     let (&first, divisors) = plan.divisors.split_first()?;
@@ -162,7 +169,7 @@ fn block<V: Lanes, const WEIGHTED: bool>(
     if !fp16::f16_is_finite(d) {
         return None;
     }
-    let mut target = Target::of(x, WEIGHTED.then_some(&weights));
+    let mut target = Target::of(x, WEIGHTED.then_some(weights));
     if plan.flips == Flips::Done {
         target.flip_smallest::<WEIGHTED>(plan.fold);
     }
@@ -182,19 +189,19 @@ fn block<V: Lanes, const WEIGHTED: bool>(
     }
     let start = (plan.refits > 0).then(|| target.clone());
     let found = search.find::<WEIGHTED>(&mut target, &Steps::of(fp16::f16_to_f32(d)));
-    let mut best = Coded { d, found, target };
+    let mut best = Coded { d, found, signs: target.signs };
     if let Some(start) = start {
         for _ in 0..plan.refits {
-            let d = refit(&best);
+            let d = refit(&target, &best.found);
             if d == best.d || !fp16::f16_is_finite(d) {
                 break;
             }
-            let mut target = start.clone();
+            target.clone_from(&start);
             let found = search.find::<WEIGHTED>(&mut target, &Steps::of(fp16::f16_to_f32(d)));
             if found.error >= best.found.error {
                 break;
             }
-            best = Coded { d, found, target };
+            best = Coded { d, found, signs: target.signs };
         }
     }
     Some(best)
@@ -203,11 +210,10 @@ fn block<V: Lanes, const WEIGHTED: bool>(
 /// The scale that fits a block's codes, entries and signs best: Σ t·q / Σ w·q², with q the values at scale 1 and t
 /// the weighted goal.
 #[inline(always)]
-fn refit(coded: &Coded) -> u16 {
-    let target = &coded.target;
+fn refit(target: &Target, found: &Found) -> u16 {
     let q = |i: usize| {
-        let halves = &CODEBOOK.halves[usize::from(coded.found.indices[i / 4])];
-        f64::from(truth::step(1.0, coded.found.codes[i / 32]) * halves[i % 4])
+        let halves = &CODEBOOK.halves[usize::from(found.indices[i / 4])];
+        f64::from(truth::step(1.0, found.codes[i / 32]) * halves[i % 4])
     };
     let fit = sum(|i| f64::from(target.double[i % 4][i / 4]) * q(i)) * 0.5;
     let square = sum(|i| f64::from(target.weights[i % 4][i / 4]) * (q(i) * q(i)));

@@ -22,6 +22,7 @@ use super::target::Target;
 use super::{CODES, LEN};
 use crate::simd::lanes::Lanes;
 use gantry_formats::block::e8::step;
+use std::ops::Range;
 
 /// Most lanes of a vector.
 const WIDEST: usize = 16;
@@ -119,9 +120,9 @@ impl<V: Lanes> Search<V> {
         for first in (0..LEN / 32).step_by(Self::SUBS) {
             self.prepare::<WEIGHTED>(target, 8 * first);
             for (steps, out) in steps.iter().zip(&mut *out) {
-                self.score::<WEIGHTED>(target, steps, 8 * first);
-                for half in 0..Self::SUBS {
-                    *out += f64::from(self.best(steps, half).1);
+                let best = self.score::<WEIGHTED>(target, steps, 8 * first);
+                for (_, error) in &best[..Self::SUBS] {
+                    *out += f64::from(*error);
                 }
             }
         }
@@ -134,15 +135,14 @@ impl<V: Lanes> Search<V> {
         for first in (0..LEN / 32).step_by(Self::SUBS) {
             let group = 8 * first;
             self.prepare::<WEIGHTED>(target, group);
-            self.score::<WEIGHTED>(target, steps, group);
-            let mut codes = [0; 2];
-            for (half, best) in codes.iter_mut().enumerate().take(Self::SUBS) {
-                let (code, error) = self.best(steps, half);
-                *best = code;
+            let best = self.score::<WEIGHTED>(target, steps, group);
+            let codes = best.map(|(code, _)| code);
+            for (half, (code, error)) in best.into_iter().enumerate().take(Self::SUBS) {
                 found.codes[first + half] = code as u8;
                 found.error += f64::from(error);
             }
-            let mut least: Row = std::array::from_fn(|lane| self.scores[codes[lane / 8]][lane]);
+            let mut least = self.scores[codes[0]];
+            least[8..].copy_from_slice(&self.scores[codes[1]][8..]);
             let mut flipped = [0.0; WIDEST];
             if self.flips != Flips::Done {
                 self.settle::<WEIGHTED>(target, steps, group, codes, &mut least, &mut flipped);
@@ -196,16 +196,18 @@ impl<V: Lanes> Search<V> {
     }
 
     /// Scores at every code that may be the best of a sub-block, and the sums of eights: in both lanes of an eight.
-    /// The sums of other codes are infinite.
+    /// Gives the best code of each sub-block and its error.
     ///
     /// Eight codes around the likely one come first. For codes below them no value can be above 31·step, so that
     /// what sticks out is an error they cannot avoid. A sum of scores is the least of lines in the step, so a
     /// concave function of it: codes between the eight and the last lie above the chord.
     #[inline(always)]
-    fn score<const WEIGHTED: bool>(&mut self, target: &Target, steps: &Steps, group: usize) {
-        for sum in &mut self.sums {
-            sum.fill(f32::INFINITY);
-        }
+    fn score<const WEIGHTED: bool>(
+        &mut self,
+        target: &Target,
+        steps: &Steps,
+        group: usize,
+    ) -> [(usize, f32); 2] {
         let mut odd = [0.0; WIDEST];
         if self.flips != Flips::Done {
             for (lane, odd) in odd.iter_mut().enumerate().take(V::N) {
@@ -218,13 +220,13 @@ impl<V: Lanes> Search<V> {
         let low = first_code(power, steps.steps[0]);
         self.score_codes::<WEIGHTED, 8>(steps, low, odd);
         // Both bounds are held against the best of the eight.
-        let mut best = [0.0; 2];
+        let mut best = [(0, 0.0); 2];
         for (half, best) in best.iter_mut().enumerate().take(Self::SUBS) {
-            *best = self.best(steps, half).1;
+            *best = self.best(steps, half, low..low + 8);
         }
         let (mut below, mut above) = (false, false);
         if low > 0 {
-            for (half, best) in best.iter().enumerate().take(Self::SUBS) {
+            for (half, (_, best)) in best.iter().enumerate().take(Self::SUBS) {
                 let power = target.power[first + half];
                 let excess = target.above::<WEIGHTED>(first + half, 31.0 * steps.steps[low - 1]);
                 below |= excess - power <= best + SLACK * power;
@@ -233,7 +235,7 @@ impl<V: Lanes> Search<V> {
         if low < CODES - 8 {
             const LAST: usize = CODES - 1;
             self.score_codes::<WEIGHTED, 1>(steps, LAST, odd);
-            for (half, best) in best.iter().enumerate().take(Self::SUBS) {
+            for (half, (_, best)) in best.iter().enumerate().take(Self::SUBS) {
                 let (near, far) = (self.total(low + 7, half), self.total(LAST, half));
                 for code in low + 8..LAST {
                     let share = (code - low - 7) as f32 / (LAST - low - 7) as f32;
@@ -249,6 +251,18 @@ impl<V: Lanes> Search<V> {
         if above {
             self.score_codes::<WEIGHTED, 8>(steps, CODES - 8, odd);
         }
+        // What was scored is one run of codes, and the last where it was looked at for the bound.
+        let run = if below { 0 } else { low }..if above { CODES } else { low + 8 };
+        for (half, best) in best.iter_mut().enumerate().take(Self::SUBS) {
+            if below || above {
+                *best = self.best(steps, half, run.clone());
+            }
+            if low < CODES - 8 && !above {
+                let last = self.best(steps, half, CODES - 1..CODES);
+                *best = if last.1 < best.1 { last } else { *best };
+            }
+        }
+        best
     }
 
     /// Scores and sums at `COUNT` codes from `from` on.
@@ -280,12 +294,12 @@ impl<V: Lanes> Search<V> {
         ((e[0] + e[2]) + e[4]) + e[6]
     }
 
-    /// The code of a sub-block and its error.
+    /// The best of these codes for a sub-block, the lowest of equals, and its error.
     #[inline(always)]
-    fn best(&self, steps: &Steps, half: usize) -> (usize, f32) {
+    fn best(&self, steps: &Steps, half: usize, codes: Range<usize>) -> (usize, f32) {
         let mut best = (0, f32::INFINITY);
-        for (code, step) in steps.steps.iter().enumerate() {
-            let error = step * self.total(code, half);
+        for code in codes {
+            let error = steps.steps[code] * self.total(code, half);
             if error < best.1 {
                 best = (code, error);
             }

@@ -11,11 +11,14 @@ use std::arch::x86_64::*;
 /// Blocks per batch: one per lane.
 const LANES: usize = 8;
 
+/// Batches whose scales are computed before any is quantized: divisions take long, and so none waits for another's.
+const AT_ONCE: usize = 4;
+
 /// [`super::Level::quantize`].
 ///
 /// # Safety
-/// The CPU has AVX2 and F16C: the caller's `Level` says so.
-#[target_feature(enable = "avx2,f16c")]
+/// The CPU has AVX2, F16C and FMA: the caller's `Level` says so.
+#[target_feature(enable = "avx2,f16c,fma")]
 pub(super) unsafe fn quantize(
     float: Float,
     src: &[u8],
@@ -34,7 +37,7 @@ pub(super) unsafe fn quantize(
 /// Loops here are plain ones over arrays: closures given to `map` or `from_fn` were not inlined, at a tenth of the
 /// speed.
 #[inline]
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,fma")]
 fn load<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE], part: usize) -> __m256 {
     const { assert!(SIZE == if FLOAT == 0 { 4 * LEN } else { 2 * LEN }) };
     let at = block[SIZE / 4 * part..][..SIZE / 4].as_ptr();
@@ -47,7 +50,7 @@ fn load<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE], part: usize) -> 
 /// A block's 32 values, for `FLOAT` 0 = F32, 1 = F16, 2 = BF16: the four quarters, but for BF16 the even values of each half and the odd ones, which need no
 /// unpacking.
 #[inline]
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,fma")]
 pub(super) fn values<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE]) -> [__m256; 4] {
     if FLOAT == 2 {
         let odd = _mm256_set1_epi32(!0xffff);
@@ -98,7 +101,7 @@ pub(super) fn put<const FLOAT: u8>(q: [__m256i; 4], quants: &mut [u8; LEN]) {
 
 /// Magnitudes of which the largest, as [`max`] and [`widen`] have it, is the block's.
 #[inline]
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,fma")]
 pub(super) fn tops<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE]) -> __m256i {
     if FLOAT == 2 {
         let magnitude = _mm256_set1_epi32(0x7fff_7fff);
@@ -151,8 +154,73 @@ fn maxima<const FLOAT: u8>(v: [__m256i; LANES]) -> __m256i {
     max::<FLOAT>(_mm256_permute2x128_si256::<0x20>(a, b), _mm256_permute2x128_si256::<0x31>(a, b))
 }
 
+/// What a batch is quantized with.
+#[derive(Clone, Copy)]
+struct Batch {
+    amax: __m256,
+    ids: [f32; LANES],
+    ds: [f32; LANES],
+    /// Whether `ids` are [`nearest::reciprocal`]'s.
+    near: bool,
+}
+
+/// Writes a batch's scales; `None` where a block has no Q8_0 form.
 #[inline]
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,fma")]
+fn scale<const FLOAT: u8, const SIZE: usize>(
+    blocks: &[[u8; SIZE]; LANES],
+    scales: &mut [u8; 2 * LANES],
+    stats: &mut Stats,
+) -> Option<Batch> {
+    let mut top = [_mm256_setzero_si256(); LANES];
+    for (top, block) in top.iter_mut().zip(blocks) {
+        *top = tops::<FLOAT, SIZE>(block);
+        prefetch(block, AHEAD);
+    }
+    let amax = _mm256_castsi256_ps(widen::<FLOAT>(maxima::<FLOAT>(top)));
+    let d = _mm256_div_ps(amax, _mm256_set1_ps(127.0));
+    let reciprocal = _mm256_div_ps(_mm256_set1_ps(1.0), d);
+    let infinite = _mm256_cmp_ps::<_CMP_EQ_OQ>(reciprocal, _mm256_set1_ps(f32::INFINITY));
+    let id = _mm256_andnot_ps(infinite, reciprocal);
+    let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(d);
+    let stored = _mm256_cvtph_ps(halves);
+    // A NaN or an infinity in the block, or a scale that overflows, gives a stored scale at or above infinity.
+    let bad = _mm256_cmp_ps::<_CMP_NLT_UQ>(stored, _mm256_set1_ps(f32::INFINITY));
+    if _mm256_movemask_ps(bad) != 0 {
+        return None;
+    }
+    let zero = _mm256_setzero_ps();
+    let is_zero = _mm256_cmp_ps::<_CMP_EQ_OQ>(stored, zero);
+    let lost = _mm256_and_ps(is_zero, _mm256_cmp_ps::<_CMP_GT_OQ>(amax, zero));
+    let small = _mm256_cmp_ps::<_CMP_LT_OQ>(stored, _mm256_set1_ps(portable::SMALLEST_NORMAL_F16));
+    if _mm256_movemask_ps(small) != 0 {
+        stats.lost += u64::from(_mm256_movemask_ps(lost).count_ones());
+        stats.subnormal += u64::from(_mm256_movemask_ps(_mm256_andnot_ps(is_zero, small)).count_ones());
+    }
+    let tiny = _mm256_cmp_ps::<_CMP_LT_OQ>(amax, _mm256_set1_ps(nearest::SMALLEST));
+    let tiny = _mm256_and_ps(tiny, _mm256_cmp_ps::<_CMP_GT_OQ>(amax, zero));
+    let near = FLOAT == 2 && _mm256_movemask_ps(tiny) == 0;
+    let id = if near {
+        // `nearest::reciprocal`, all at once; a scale that is stored has no amax above its `LARGEST`.
+        let less = _mm256_cmp_ps::<_CMP_LT_OQ>(_mm256_mul_ps(amax, id), _mm256_set1_ps(127.0));
+        let (away, towards) = (_mm256_set1_ps(nearest::AWAY), _mm256_set1_ps(nearest::TOWARDS));
+        _mm256_mul_ps(id, _mm256_blendv_ps(away, towards, less))
+    } else {
+        id
+    };
+    // SAFETY: `scales` is 16 bytes, and both arrays are 8 f32.
+    let (ids, ds) = unsafe {
+        _mm_storeu_si128(scales.as_mut_ptr().cast(), halves);
+        let (mut ids, mut ds) = ([0.0_f32; LANES], [0.0_f32; LANES]);
+        _mm256_storeu_ps(ids.as_mut_ptr(), id);
+        _mm256_storeu_ps(ds.as_mut_ptr(), stored);
+        (ids, ds)
+    };
+    Some(Batch { amax, ids, ds, near })
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c,fma")]
 fn run<const FLOAT: u8, const SIZE: usize>(
     src: &[u8],
     quants: &mut [u8],
@@ -164,65 +232,36 @@ fn run<const FLOAT: u8, const SIZE: usize>(
     let (batches, rest) = src.as_chunks::<SIZE>().0.as_chunks::<LANES>();
     let (quant_batches, quants_rest) = quants.as_chunks_mut::<LEN>().0.as_chunks_mut::<LANES>();
     let (scale_batches, scales_rest) = scales.as_chunks_mut::<{ 2 * LANES }>();
-    for (i, (blocks, (quants, scales))) in
-        batches.iter().zip(quant_batches.iter_mut().zip(scale_batches)).enumerate()
-    {
-        let mut top = [_mm256_setzero_si256(); LANES];
-        for (top, block) in top.iter_mut().zip(blocks) {
-            *top = tops::<FLOAT, SIZE>(block);
-            prefetch(block, AHEAD);
+    let outs = quant_batches.chunks_mut(AT_ONCE).zip(scale_batches.chunks_mut(AT_ONCE));
+    for (i, (batches, (quants, scales))) in batches.chunks(AT_ONCE).zip(outs).enumerate() {
+        let none = Batch { amax: _mm256_setzero_ps(), ids: [0.0; LANES], ds: [0.0; LANES], near: false };
+        let mut scaled = [none; AT_ONCE];
+        for (j, (batch, (blocks, scales))) in scaled.iter_mut().zip(batches.iter().zip(scales)).enumerate() {
+            let first = (i * AT_ONCE + j) * LANES;
+            *batch = scale::<FLOAT, SIZE>(blocks, scales, &mut stats).ok_or(first)?;
         }
-        let amax = _mm256_castsi256_ps(widen::<FLOAT>(maxima::<FLOAT>(top)));
-        let d = _mm256_div_ps(amax, _mm256_set1_ps(127.0));
-        let reciprocal = _mm256_div_ps(_mm256_set1_ps(1.0), d);
-        let infinite = _mm256_cmp_ps::<_CMP_EQ_OQ>(reciprocal, _mm256_set1_ps(f32::INFINITY));
-        let id = _mm256_andnot_ps(infinite, reciprocal);
-        let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(d);
-        let stored = _mm256_cvtph_ps(halves);
-        // A NaN or an infinity in the block, or a scale that overflows, gives a stored scale at or above infinity.
-        let bad = _mm256_cmp_ps::<_CMP_NLT_UQ>(stored, _mm256_set1_ps(f32::INFINITY));
-        if _mm256_movemask_ps(bad) != 0 {
-            return Err(i * LANES);
-        }
-        let zero = _mm256_setzero_ps();
-        let is_zero = _mm256_cmp_ps::<_CMP_EQ_OQ>(stored, zero);
-        let lost = _mm256_and_ps(is_zero, _mm256_cmp_ps::<_CMP_GT_OQ>(amax, zero));
-        let small = _mm256_cmp_ps::<_CMP_LT_OQ>(stored, _mm256_set1_ps(portable::SMALLEST_NORMAL_F16));
-        stats.lost += u64::from(_mm256_movemask_ps(lost).count_ones());
-        stats.subnormal += u64::from(_mm256_movemask_ps(_mm256_andnot_ps(is_zero, small)).count_ones());
-        let tiny = _mm256_cmp_ps::<_CMP_LT_OQ>(amax, _mm256_set1_ps(nearest::SMALLEST));
-        let tiny = _mm256_and_ps(tiny, _mm256_cmp_ps::<_CMP_GT_OQ>(amax, zero));
-        let near = FLOAT == 2 && _mm256_movemask_ps(tiny) == 0;
-        let id = if near {
-            // `nearest::reciprocal`, all at once; a scale that is stored has no amax above its `LARGEST`.
-            let less = _mm256_cmp_ps::<_CMP_LT_OQ>(_mm256_mul_ps(amax, id), _mm256_set1_ps(127.0));
-            let (away, towards) = (_mm256_set1_ps(nearest::AWAY), _mm256_set1_ps(nearest::TOWARDS));
-            _mm256_mul_ps(id, _mm256_blendv_ps(away, towards, less))
-        } else {
-            id
-        };
-        // SAFETY: `scales` is 16 bytes, and both arrays are 8 f32.
-        let (ids, ds) = unsafe {
-            _mm_storeu_si128(scales.as_mut_ptr().cast(), halves);
-            let (mut ids, mut ds) = ([0.0_f32; LANES], [0.0_f32; LANES]);
-            _mm256_storeu_ps(ids.as_mut_ptr(), id);
-            _mm256_storeu_ps(ds.as_mut_ptr(), stored);
-            (ids, ds)
-        };
-        let mut worst = [_mm256_setzero_si256(); LANES];
-        if near {
-            for lane in 0..LANES {
-                worst[lane] = nearest::<FLOAT, SIZE>(&blocks[lane], ids[lane], ds[lane], &mut quants[lane]);
+        for (batch, (blocks, quants)) in scaled.iter().zip(batches.iter().zip(quants)) {
+            let mut worst = [_mm256_setzero_si256(); LANES];
+            if batch.near {
+                for lane in 0..LANES {
+                    worst[lane] = nearest::<FLOAT, SIZE>(
+                        &blocks[lane],
+                        batch.ids[lane],
+                        batch.ds[lane],
+                        &mut quants[lane],
+                    );
+                }
+            } else {
+                for lane in 0..LANES {
+                    worst[lane] =
+                        one::<FLOAT, SIZE>(&blocks[lane], batch.ids[lane], batch.ds[lane], &mut quants[lane]);
+                }
             }
-        } else {
-            for lane in 0..LANES {
-                worst[lane] = one::<FLOAT, SIZE>(&blocks[lane], ids[lane], ds[lane], &mut quants[lane]);
-            }
+            let worst = maxima::<0>(worst);
+            errors = _mm256_max_epu32(errors, worst);
+            // The first operand of `max` gives way to the second where it is NaN: 0/0, an all-zero block.
+            relative = _mm256_max_ps(_mm256_div_ps(_mm256_castsi256_ps(worst), batch.amax), relative);
         }
-        let worst = maxima::<0>(worst);
-        errors = _mm256_max_epu32(errors, worst);
-        // The first operand of `max` gives way to the second where it is NaN: 0/0, an all-zero block.
-        relative = _mm256_max_ps(_mm256_div_ps(_mm256_castsi256_ps(worst), amax), relative);
     }
     stats.blocks = (batches.len() * LANES) as u64;
     let (mut bits, mut ratios) = ([0_u32; LANES], [0.0_f32; LANES]);
@@ -245,7 +284,7 @@ fn run<const FLOAT: u8, const SIZE: usize>(
 
 /// As [`one`], for BF16 and with the `id` that [`nearest::reciprocal`] gives.
 #[inline]
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,fma")]
 fn nearest<const FLOAT: u8, const SIZE: usize>(
     block: &[u8; SIZE],
     id: f32,
@@ -257,9 +296,9 @@ fn nearest<const FLOAT: u8, const SIZE: usize>(
     let mut errors = _mm256_setzero_ps();
     let mut q = [_mm256_setzero_si256(); 4];
     for (q, x) in q.iter_mut().zip(values::<FLOAT, SIZE>(block)) {
-        let sum = _mm256_add_ps(_mm256_mul_ps(x, id), round);
+        let sum = _mm256_fmadd_ps(x, id, round);
         *q = _mm256_castps_si256(sum);
-        let error = _mm256_sub_ps(x, _mm256_mul_ps(d, _mm256_sub_ps(sum, round)));
+        let error = _mm256_fnmadd_ps(d, _mm256_sub_ps(sum, round), x);
         errors = _mm256_max_ps(errors, _mm256_andnot_ps(sign, error));
     }
     put::<FLOAT>(q, quants);
@@ -268,7 +307,7 @@ fn nearest<const FLOAT: u8, const SIZE: usize>(
 
 /// Writes one block's quants; gives the magnitudes of eight maxima of its errors.
 #[inline]
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,f16c,fma")]
 fn one<const FLOAT: u8, const SIZE: usize>(
     block: &[u8; SIZE],
     id: f32,
@@ -283,7 +322,7 @@ fn one<const FLOAT: u8, const SIZE: usize>(
         let y = _mm256_mul_ps(x, id);
         let half = _mm256_or_ps(_mm256_and_ps(y, sign), _mm256_set1_ps(BELOW_HALF));
         *q = _mm256_cvttps_epi32(_mm256_add_ps(y, half));
-        let error = _mm256_sub_ps(x, _mm256_mul_ps(d, _mm256_cvtepi32_ps(*q)));
+        let error = _mm256_fnmadd_ps(d, _mm256_cvtepi32_ps(*q), x);
         errors = _mm256_max_ps(errors, _mm256_andnot_ps(sign, error));
     }
     put::<FLOAT>(q, quants);

@@ -11,6 +11,9 @@ use std::arch::x86_64::*;
 /// Blocks per batch: one per lane.
 const LANES: usize = 16;
 
+/// Batches whose scales are computed before any is quantized: divisions take long, and so none waits for another's.
+const AT_ONCE: usize = 2;
+
 /// [`super::Level::quantize`].
 ///
 /// # Safety
@@ -135,6 +138,69 @@ fn maxima<const FLOAT: u8>(v: [__m512i; LANES]) -> __m512i {
     max_of_quarters::<FLOAT>(low, max_of_quarters::<FLOAT>(quads[2], quads[3]))
 }
 
+/// What a batch is quantized with.
+#[derive(Clone, Copy)]
+struct Batch {
+    amax: __m512,
+    ids: [f32; LANES],
+    ds: [f32; LANES],
+    /// Whether `ids` are [`nearest::reciprocal`]'s.
+    near: bool,
+}
+
+/// Writes a batch's scales; `None` where a block has no Q8_0 form.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn scale<const FLOAT: u8, const SIZE: usize>(
+    blocks: &[[u8; SIZE]; LANES],
+    scales: &mut [u8; 2 * LANES],
+    stats: &mut Stats,
+) -> Option<Batch> {
+    let mut top = [_mm512_setzero_si512(); LANES];
+    for (top, block) in top.iter_mut().zip(blocks) {
+        *top = tops::<FLOAT, SIZE>(block);
+        prefetch(block, AHEAD);
+    }
+    let amax = _mm512_castsi512_ps(widen::<FLOAT>(maxima::<FLOAT>(top)));
+    let d = _mm512_div_ps(amax, _mm512_set1_ps(127.0));
+    let reciprocal = _mm512_div_ps(_mm512_set1_ps(1.0), d);
+    let finite = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(reciprocal, _mm512_set1_ps(f32::INFINITY));
+    let id = _mm512_maskz_mov_ps(finite, reciprocal);
+    let halves = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(d);
+    let stored = _mm512_cvtph_ps(halves);
+    // A NaN or an infinity in the block, or a scale that overflows, gives a stored scale at or above infinity.
+    if _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(stored, _mm512_set1_ps(f32::INFINITY)) != 0 {
+        return None;
+    }
+    let zero = _mm512_setzero_ps();
+    let is_zero = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(stored, zero);
+    let lost = is_zero & _mm512_cmp_ps_mask::<_CMP_GT_OQ>(amax, zero);
+    let small = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(stored, _mm512_set1_ps(portable::SMALLEST_NORMAL_F16));
+    if small != 0 {
+        stats.lost += u64::from(lost.count_ones());
+        stats.subnormal += u64::from((small & !is_zero).count_ones());
+    }
+    let tiny = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(amax, _mm512_set1_ps(nearest::SMALLEST));
+    let near = FLOAT == 2 && tiny & _mm512_cmp_ps_mask::<_CMP_GT_OQ>(amax, zero) == 0;
+    let id = if near {
+        // `nearest::reciprocal`, all at once; a scale that is stored has no amax above its `LARGEST`.
+        let less = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(_mm512_mul_ps(amax, id), _mm512_set1_ps(127.0));
+        let (away, towards) = (_mm512_set1_ps(nearest::AWAY), _mm512_set1_ps(nearest::TOWARDS));
+        _mm512_mul_ps(id, _mm512_mask_blend_ps(less, away, towards))
+    } else {
+        id
+    };
+    // SAFETY: `scales` is 32 bytes, and both arrays are 16 f32.
+    let (ids, ds) = unsafe {
+        _mm256_storeu_si256(scales.as_mut_ptr().cast(), halves);
+        let (mut ids, mut ds) = ([0.0_f32; LANES], [0.0_f32; LANES]);
+        _mm512_storeu_ps(ids.as_mut_ptr(), id);
+        _mm512_storeu_ps(ds.as_mut_ptr(), stored);
+        (ids, ds)
+    };
+    Some(Batch { amax, ids, ds, near })
+}
+
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn run<const FLOAT: u8, const SIZE: usize>(
@@ -148,63 +214,36 @@ fn run<const FLOAT: u8, const SIZE: usize>(
     let (batches, rest) = src.as_chunks::<SIZE>().0.as_chunks::<LANES>();
     let (quant_batches, quants_rest) = quants.as_chunks_mut::<LEN>().0.as_chunks_mut::<LANES>();
     let (scale_batches, scales_rest) = scales.as_chunks_mut::<{ 2 * LANES }>();
-    for (i, (blocks, (quants, scales))) in
-        batches.iter().zip(quant_batches.iter_mut().zip(scale_batches)).enumerate()
-    {
-        let mut top = [_mm512_setzero_si512(); LANES];
-        for (top, block) in top.iter_mut().zip(blocks) {
-            *top = tops::<FLOAT, SIZE>(block);
-            prefetch(block, AHEAD);
+    let outs = quant_batches.chunks_mut(AT_ONCE).zip(scale_batches.chunks_mut(AT_ONCE));
+    for (i, (batches, (quants, scales))) in batches.chunks(AT_ONCE).zip(outs).enumerate() {
+        let none = Batch { amax: _mm512_setzero_ps(), ids: [0.0; LANES], ds: [0.0; LANES], near: false };
+        let mut scaled = [none; AT_ONCE];
+        for (j, (batch, (blocks, scales))) in scaled.iter_mut().zip(batches.iter().zip(scales)).enumerate() {
+            let first = (i * AT_ONCE + j) * LANES;
+            *batch = scale::<FLOAT, SIZE>(blocks, scales, &mut stats).ok_or(first)?;
         }
-        let amax = _mm512_castsi512_ps(widen::<FLOAT>(maxima::<FLOAT>(top)));
-        let d = _mm512_div_ps(amax, _mm512_set1_ps(127.0));
-        let reciprocal = _mm512_div_ps(_mm512_set1_ps(1.0), d);
-        let finite = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(reciprocal, _mm512_set1_ps(f32::INFINITY));
-        let id = _mm512_maskz_mov_ps(finite, reciprocal);
-        let halves = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(d);
-        let stored = _mm512_cvtph_ps(halves);
-        // A NaN or an infinity in the block, or a scale that overflows, gives a stored scale at or above infinity.
-        if _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(stored, _mm512_set1_ps(f32::INFINITY)) != 0 {
-            return Err(i * LANES);
-        }
-        let zero = _mm512_setzero_ps();
-        let is_zero = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(stored, zero);
-        let lost = is_zero & _mm512_cmp_ps_mask::<_CMP_GT_OQ>(amax, zero);
-        let small = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(stored, _mm512_set1_ps(portable::SMALLEST_NORMAL_F16));
-        stats.lost += u64::from(lost.count_ones());
-        stats.subnormal += u64::from((small & !is_zero).count_ones());
-        let tiny = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(amax, _mm512_set1_ps(nearest::SMALLEST));
-        let near = FLOAT == 2 && tiny & _mm512_cmp_ps_mask::<_CMP_GT_OQ>(amax, zero) == 0;
-        let id = if near {
-            // `nearest::reciprocal`, all at once; a scale that is stored has no amax above its `LARGEST`.
-            let less = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(_mm512_mul_ps(amax, id), _mm512_set1_ps(127.0));
-            let (away, towards) = (_mm512_set1_ps(nearest::AWAY), _mm512_set1_ps(nearest::TOWARDS));
-            _mm512_mul_ps(id, _mm512_mask_blend_ps(less, away, towards))
-        } else {
-            id
-        };
-        // SAFETY: `scales` is 32 bytes, and both arrays are 16 f32.
-        let (ids, ds) = unsafe {
-            _mm256_storeu_si256(scales.as_mut_ptr().cast(), halves);
-            let (mut ids, mut ds) = ([0.0_f32; LANES], [0.0_f32; LANES]);
-            _mm512_storeu_ps(ids.as_mut_ptr(), id);
-            _mm512_storeu_ps(ds.as_mut_ptr(), stored);
-            (ids, ds)
-        };
-        let mut worst = [_mm512_setzero_si512(); LANES];
-        if near {
-            for lane in 0..LANES {
-                worst[lane] = nearest::<FLOAT, SIZE>(&blocks[lane], ids[lane], ds[lane], &mut quants[lane]);
+        for (batch, (blocks, quants)) in scaled.iter().zip(batches.iter().zip(quants)) {
+            let mut worst = [_mm512_setzero_si512(); LANES];
+            if batch.near {
+                for lane in 0..LANES {
+                    worst[lane] = nearest::<FLOAT, SIZE>(
+                        &blocks[lane],
+                        batch.ids[lane],
+                        batch.ds[lane],
+                        &mut quants[lane],
+                    );
+                }
+            } else {
+                for lane in 0..LANES {
+                    worst[lane] =
+                        one::<FLOAT, SIZE>(&blocks[lane], batch.ids[lane], batch.ds[lane], &mut quants[lane]);
+                }
             }
-        } else {
-            for lane in 0..LANES {
-                worst[lane] = one::<FLOAT, SIZE>(&blocks[lane], ids[lane], ds[lane], &mut quants[lane]);
-            }
+            let worst = maxima::<0>(worst);
+            errors = _mm512_max_epu32(errors, worst);
+            // The first operand of `max` gives way to the second where it is NaN: 0/0, an all-zero block.
+            relative = _mm512_max_ps(_mm512_div_ps(_mm512_castsi512_ps(worst), batch.amax), relative);
         }
-        let worst = maxima::<0>(worst);
-        errors = _mm512_max_epu32(errors, worst);
-        // The first operand of `max` gives way to the second where it is NaN: 0/0, an all-zero block.
-        relative = _mm512_max_ps(_mm512_div_ps(_mm512_castsi512_ps(worst), amax), relative);
     }
     stats.blocks = (batches.len() * LANES) as u64;
     stats.max_abs_error = f32::from_bits(_mm512_reduce_max_epu32(errors));

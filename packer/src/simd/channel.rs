@@ -98,8 +98,8 @@ mod avx2 {
     use std::arch::x86_64::*;
 
     /// # Safety
-    /// The CPU has AVX2 and F16C: the caller's `Level` says so.
-    #[target_feature(enable = "avx2,f16c")]
+    /// The CPU has AVX2, F16C and FMA: the caller's `Level` says so.
+    #[target_feature(enable = "avx2,f16c,fma")]
     pub(super) unsafe fn magnitude(float: Float, src: &[u8]) -> u32 {
         match float {
             Float::F32 => top::<0, { 4 * LEN }>(float, src),
@@ -109,7 +109,7 @@ mod avx2 {
     }
 
     #[inline]
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,fma")]
     fn top<const FLOAT: u8, const SIZE: usize>(float: Float, src: &[u8]) -> u32 {
         let (blocks, rest) = src.as_chunks::<SIZE>();
         let mut top = [_mm256_setzero_si256(); 4];
@@ -139,8 +139,8 @@ mod avx2 {
     }
 
     /// # Safety
-    /// The CPU has AVX2 and F16C: the caller's `Level` says so.
-    #[target_feature(enable = "avx2,f16c")]
+    /// The CPU has AVX2, F16C and FMA: the caller's `Level` says so.
+    #[target_feature(enable = "avx2,f16c,fma")]
     pub(super) unsafe fn scale_down(
         float: Float,
         src: (&[u8], Option<usize>),
@@ -155,7 +155,7 @@ mod avx2 {
     }
 
     #[inline]
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,fma")]
     fn down<const FLOAT: u8, const SIZE: usize>(
         float: Float,
         (src, ahead): (&[u8], Option<usize>),
@@ -180,7 +180,7 @@ mod avx2 {
 
     /// One block of BF16, with the reciprocal that [`reciprocal`] gives; `errors` take its errors.
     #[inline]
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,fma")]
     fn nearest<const FLOAT: u8, const SIZE: usize>(
         block: &[u8; SIZE],
         (d, near): (f32, f32),
@@ -190,7 +190,7 @@ mod avx2 {
         let (d, near, round) = (_mm256_set1_ps(d), _mm256_set1_ps(near), _mm256_set1_ps(ROUND));
         let mut q = [_mm256_setzero_si256(); 4];
         for ((q, errors), x) in q.iter_mut().zip(errors).zip(values::<FLOAT, SIZE>(block)) {
-            let sum = _mm256_add_ps(_mm256_mul_ps(x, near), round);
+            let sum = _mm256_fmadd_ps(x, near, round);
             *q = _mm256_castps_si256(sum);
             let error = _mm256_sub_ps(x, _mm256_mul_ps(d, _mm256_sub_ps(sum, round)));
             let error = _mm256_andnot_ps(_mm256_set1_ps(-0.0), error);
@@ -201,7 +201,7 @@ mod avx2 {
 
     /// One block; `errors` take its errors.
     #[inline]
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,f16c,fma")]
     fn quantize<const FLOAT: u8, const SIZE: usize>(
         block: &[u8; SIZE],
         (d, id): (f32, f32),

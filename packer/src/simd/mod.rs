@@ -1,6 +1,6 @@
 //! The faster versions, and the one place that chooses between them.
 //!
-//! `portable` is plain Rust, `avx2` needs AVX2 and F16C, `avx512` needs AVX-512 F, BW and VL besides. All give the
+//! `portable` is plain Rust, `avx2` needs AVX2, F16C and FMA, `avx512` needs AVX-512 F, BW and VL besides. All give the
 //! same bytes. The best that the CPU has is taken; `GANTRY_SIMD=portable|avx2|avx512` forces one, and it is an
 //! error if the CPU lacks it.
 #![allow(unsafe_code)]
@@ -132,7 +132,10 @@ impl Level {
         #[allow(unused_mut)]
         let mut levels = vec![Self::PORTABLE];
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
+        if is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("f16c")
+            && is_x86_feature_detected!("fma")
+        {
             levels.push(Self(Kind::Avx2));
             if is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512bw")

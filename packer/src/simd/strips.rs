@@ -31,7 +31,7 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: AVX2 was detected (AVX-512 includes it); `expect_strip` checked both lengths.
             Kind::Avx2 | Kind::Avx512 => unsafe {
-                if stream && strip.as_ptr().addr().is_multiple_of(32) {
+                if stream && strip.as_ptr().addr().is_multiple_of(16) {
                     avx2::pack::<true>(order, rows.as_ptr(), stride, tiles, strip.as_mut_ptr());
                 } else {
                     avx2::pack::<false>(order, rows.as_ptr(), stride, tiles, strip.as_mut_ptr());

@@ -41,15 +41,22 @@ pub(super) unsafe fn put_pair(low: *mut u8, high: *mut u8, v: __m256i) {
     unsafe { _mm256_storeu2_m128i(high.cast(), low.cast(), v) }
 }
 
-/// Stores 32 bytes, past the cache if `STREAM`.
+/// Stores 32 bytes, past the cache if `STREAM`: by 16, for that is what allocators align to.
 ///
 /// # Safety
-/// 32 bytes at `to` are writable; for `STREAM` it is a multiple of 32.
+/// 32 bytes at `to` are writable; for `STREAM` it is a multiple of 16.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn put<const STREAM: bool>(to: *mut u8, v: __m256i) {
     // SAFETY: the caller's.
-    unsafe { if STREAM { _mm256_stream_si256(to.cast(), v) } else { _mm256_storeu_si256(to.cast(), v) } }
+    unsafe {
+        if STREAM {
+            _mm_stream_si128(to.cast(), _mm256_castsi256_si128(v));
+            _mm_stream_si128(to.add(16).cast(), _mm256_extracti128_si256::<1>(v));
+        } else {
+            _mm256_storeu_si256(to.cast(), v);
+        }
+    }
 }
 
 /// The shuffles of one order, tile by tile.
@@ -65,7 +72,7 @@ macro_rules! for_each_tile {
 ///
 /// # Safety
 /// The CPU has AVX2; `tiles` tiles of `order` are readable in rows `stride` apart from `rows` on and writable at
-/// `strip`, which is a multiple of 32 for `STREAM`.
+/// `strip`, which is a multiple of 16 for `STREAM`.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn pack<const STREAM: bool>(
     order: Order,

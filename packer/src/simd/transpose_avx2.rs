@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 const BLOCK_ROWS: usize = 128;
 
 /// Columns of such a block: a page of output each, few enough for the TLB.
-const BLOCK_COLS: usize = 256;
+const BLOCK_COLS: usize = 512;
 
 /// [`super::Level::transpose`].
 ///
@@ -22,11 +22,14 @@ pub(super) unsafe fn transpose(
 ) {
     // A block goes through the first-level cache: lines of the output are far apart, and so written whole and once.
     let mut block = Block([0; BLOCK_ROWS * BLOCK_COLS]);
-    let stream = stream && to.addr().is_multiple_of(32) && to_stride.is_multiple_of(32);
+    // Past the cache only whole lines are worth writing: then every block but the first begins on one.
+    let stream = stream && to.addr().is_multiple_of(16) && to_stride.is_multiple_of(64);
+    let head = if stream { to.addr().next_multiple_of(64) - to.addr() } else { 0 };
     for col in (0..cols).step_by(BLOCK_COLS) {
         let width = BLOCK_COLS.min(cols - col);
-        for row in (0..rows).step_by(BLOCK_ROWS) {
-            let height = BLOCK_ROWS.min(rows - row);
+        let mut row = 0;
+        while row < rows {
+            let height = if row == 0 && head > 0 { head } else { BLOCK_ROWS }.min(rows - row);
             // SAFETY: rows from `row` to `row + height` <= `rows`, columns likewise; the block holds as many.
             unsafe {
                 for r in (0..height).step_by(16) {
@@ -39,8 +42,8 @@ pub(super) unsafe fn transpose(
                 for c in 0..width {
                     let line = block.0.as_ptr().add(c * BLOCK_ROWS);
                     let to = to.add((col + c) * to_stride + row);
-                    if stream && height == BLOCK_ROWS {
-                        for i in (0..BLOCK_ROWS).step_by(32) {
+                    if stream && height.is_multiple_of(64) {
+                        for i in (0..height).step_by(32) {
                             put::<true>(to.add(i), _mm256_loadu_si256(line.add(i).cast()));
                         }
                     } else {
@@ -50,6 +53,7 @@ pub(super) unsafe fn transpose(
                     }
                 }
             }
+            row += height;
         }
     }
     if stream {
@@ -79,6 +83,8 @@ unsafe fn transpose_unit(from: *const u8, from_stride: usize, width: usize, to: 
     unsafe {
         for r in 0..16 {
             let (from, at) = (from.add(r * from_stride), at.add(r * UNIT));
+            // The block below comes next, if there is one.
+            _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(BLOCK_ROWS * from_stride).cast());
             if width == UNIT {
                 _mm256_storeu_si256(at.cast(), _mm256_loadu_si256(from.cast()));
                 _mm256_storeu_si256(at.add(32).cast(), _mm256_loadu_si256(from.add(32).cast()));

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// `gantry-run bench FILE`: as llama-bench does, a prompt into an empty cache, and a decode from an empty cache.
 pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
-    if args.repeat == 0 || args.prompt + args.tokens == 0 {
+    if args.repeat == 0 || (args.prompt, args.tokens) == (0, 0) {
         return Err(Refusal::error(Exit::Usage, "nothing to measure: give -r and one of -p and -n"));
     }
     let container = opened::container(&args.model)?;
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
     let prompt: Vec<u32> = (0..args.prompt).map(token).collect();
     // Fills caches and brings the clock up.
     pass(&mut session, &prompt, args.tokens.min(8), token)?;
-    let mut passes = Vec::with_capacity(args.repeat);
+    let mut passes = Vec::new();
     for _ in 0..args.repeat {
         passes.push(pass(&mut session, &prompt, args.tokens, token)?);
     }

@@ -230,12 +230,12 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
         Ok(ids)
     };
     let mut ids = encode(true)?;
+    let kept = args.session.as_deref().map(|file| Kept::new(file, path)).transpose()?;
     let record = Record::of(&container, args.extras.record_hotness.as_deref())?;
     let model = opened::load_with(&container, &args.load, args.extras.spec, record.is_some())?;
     // The index is not needed any more; a small model's is a noticeable part of it.
     drop(container);
     let mut session = model.session()?;
-    let kept = args.session.as_deref().map(|file| Kept::new(file, path)).transpose()?;
     let mut drafts = args.extras.spec.map(|n| Speculation::new(&mut session, n.get())).transpose()?;
     if let Some(kept) = &kept {
         kept.resume(&mut session)?;

@@ -22,6 +22,8 @@ impl Kept {
                 return Err(Refusal::error(Exit::Usage, text));
             }
         }
+        // Not after a long run.
+        drop(output::beside(file)?);
         Ok(Self(file.into()))
     }
 

@@ -3,7 +3,7 @@
 use super::failure::Refusal;
 use super::output;
 use gantry_formats::exit::Exit;
-use gantry_formats::hotness::{Hotness, RoutedModel};
+use gantry_formats::hotness::{self, Format, Hotness, RoutedModel};
 use gantry_runtime::{Container, Model};
 use std::path::{Path, PathBuf};
 
@@ -21,6 +21,13 @@ impl Record {
         let model = RoutedModel::of_container(container)?;
         if file.exists() && !file.is_file() {
             let text = format!("{} is no regular file; name another for --record-hotness", file.display());
+            return Err(Refusal::error(Exit::Usage, text));
+        }
+        if file.exists() && !matches!(hotness::read(&[file.into()]), Ok(r) if r.format == Format::Json) {
+            let text = format!(
+                "{} exists and holds no counts that this program wrote; name another for --record-hotness",
+                file.display()
+            );
             return Err(Refusal::error(Exit::Usage, text));
         }
         // Not after a long run.

@@ -7,17 +7,28 @@ use gantry_formats::container::{Container, ContainerError};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::time::SystemTime;
 
 /// A container's weights: the segments of its cards in memory, and what stays in their files.
 #[derive(Debug)]
 pub struct Weights {
     arenas: Vec<Arena>,
-    /// By card: its file and where its segment begins there, where something of it was left.
-    files: Vec<Option<(File, u64)>>,
+    /// By card: its file, where something of it was left.
+    files: Vec<Option<CardFile>>,
+}
+
+/// A card's file, as it was when it was verified.
+#[derive(Debug)]
+pub(super) struct CardFile {
+    file: File,
+    /// Where the segment begins.
+    start: u64,
+    len: u64,
+    modified: Option<SystemTime>,
 }
 
 impl Weights {
-    pub(super) fn new(arenas: Vec<Arena>, files: Vec<Option<(File, u64)>>) -> Self {
+    pub(super) fn new(arenas: Vec<Arena>, files: Vec<Option<CardFile>>) -> Self {
         Self { arenas, files }
     }
 
@@ -49,12 +60,27 @@ impl Weights {
         }
     }
 
+    /// Refuses a card's file that was written to after it was verified, as far as its length and its time of change
+    /// tell.
+    ///
+    /// # Errors
+    /// [`ContainerError::Integrity`].
+    pub(crate) fn check_unchanged(&self, card: usize) -> Result<(), ContainerError> {
+        let Some(Some(known)) = self.files.get(card) else { return Ok(()) };
+        let now = known.file.metadata().ok().map(|m| (m.len(), m.modified().ok()));
+        if now == Some((known.len, known.modified)) {
+            return Ok(());
+        }
+        let what = "a table that is read by row was verified, and its file was changed since".to_string();
+        Err(ContainerError::Integrity { region: "file changed while running".into(), what })
+    }
+
     /// Reads from a card's segment what was left in its file; what was mapped is read through the mapping.
     ///
     /// # Errors
     /// What the system says; [`io::ErrorKind::UnexpectedEof`] where the segment ends early.
     pub fn read(&self, card: usize, offset: usize, into: &mut [u8]) -> io::Result<()> {
-        if let Some(Some((file, start))) = self.files.get(card) {
+        if let Some(Some(CardFile { file, start, .. })) = self.files.get(card) {
             return file.read_exact_at(into, start + offset as u64);
         }
         let end = offset.checked_add(into.len());
@@ -68,16 +94,18 @@ impl Weights {
 pub(super) fn files(
     container: &Container,
     options: &LoadOptions,
-) -> Result<Vec<Option<(File, u64)>>, ContainerError> {
+) -> Result<Vec<Option<CardFile>>, ContainerError> {
     let cards = container.header().cards.len();
     let mut files = Vec::with_capacity(cards);
     for card in 0..cards {
         let left = options.mode == LoadMode::Read && options.left.iter().any(|l| l.card == card);
         files.push(if left {
             let source = container.card(card)?;
-            let file = source.file.file().try_clone();
-            let file = file.map_err(|source| ContainerError::Io { path: container.path().into(), source })?;
-            Some((file, source.offset))
+            let io = |source| ContainerError::Io { path: container.path().into(), source };
+            let file = source.file.file().try_clone().map_err(io)?;
+            let meta = file.metadata().map_err(io)?;
+            let (start, len, modified) = (source.offset, meta.len(), meta.modified().ok());
+            Some(CardFile { file, start, len, modified })
         } else {
             None
         });

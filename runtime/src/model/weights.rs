@@ -38,7 +38,8 @@ impl<'a> Weights<'a> {
                 let source_rows = size::product(source.dims.get(1..).unwrap_or(&[]));
                 // A slice of a source, for another card, does not stand for the whole.
                 if from == 0 && Some(to) == source_rows && part.cols.is_none() {
-                    by_name.insert(source.name.as_str(), (tensor, range));
+                    // The first that holds it is packed; a copy of the source comes after.
+                    by_name.entry(source.name.as_str()).or_insert((tensor, range));
                 }
             }
         }

@@ -176,7 +176,11 @@ impl Hparams {
             blocks,
             nextn,
             layers: blocks.and_then(|n| n.checked_sub(nextn)),
-            leading_dense: int("leading_dense_block_count").unwrap_or(0),
+            // Other architectures' files may carry the key; it means nothing to them.
+            leading_dense: match architecture.as_str() {
+                "glm-dsa" => int("leading_dense_block_count").unwrap_or(0),
+                _ => 0,
+            },
             vocab: int("vocab_size").or_else(|| meta.array_len("tokenizer.ggml.tokens")),
             ff,
             heads,

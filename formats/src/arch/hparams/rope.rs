@@ -52,25 +52,38 @@ impl Hparams {
             .filter(|&f| f != 0.0)
             .unwrap_or(1.0);
         let factor = self.at_least(factor, f64::from(f32::MIN_POSITIVE), "rope.scaling.factor")?;
-        let number = |name: &str, default: f64| meta.f64(&key(name)).unwrap_or(default);
+        let number = |name: &str, default: f64| match meta.f64(&key(name)) {
+            // Beyond f32 it would be none there.
+            Some(found) if !found.is_finite() || found.abs() > f64::from(f32::MAX) => {
+                let expected = "a finite number".into();
+                Err(HparamsError::Value { key: key(name), found: found.to_string(), expected })
+            }
+            found => Ok(found.unwrap_or(default)),
+        };
+        let attn_factor = Some(number("attn_factor", 1.0)?).filter(|&f| f != 0.0).unwrap_or(1.0);
+        let original_context = meta.u64(&key("original_context_length")).filter(|&n| n > 0);
+        let yarn = |factor, ext_factor, beta_fast, beta_slow| RopeScaling::Yarn {
+            factor,
+            original_context: original_context.or(self.context_length).unwrap_or(0),
+            attn_factor,
+            ext_factor,
+            beta_fast,
+            beta_slow,
+        };
         // Absent means linear, where a factor of 1 changes nothing.
         let kind = meta.text(&key("type")).unwrap_or_else(|| "linear".into());
         match kind.as_str() {
+            // The factor of cos and sin holds for every type; YaRN without its own part is linear with that factor.
+            "none" if attn_factor != 1.0 => Ok(yarn(1.0, 0.0, 32.0, 1.0)),
+            "linear" if attn_factor != 1.0 => Ok(yarn(factor, 0.0, 32.0, 1.0)),
             "none" => Ok(RopeScaling::None),
             "linear" if factor == 1.0 => Ok(RopeScaling::None),
             "linear" => Ok(RopeScaling::Linear { factor }),
-            "yarn" => Ok(RopeScaling::Yarn {
-                factor,
-                original_context: meta
-                    .u64(&key("original_context_length"))
-                    .or(self.context_length)
-                    .unwrap_or(0),
-                attn_factor: number("attn_factor", 1.0),
+            "yarn" => {
                 // llama.cpp writes a negative one where the model says nothing.
-                ext_factor: Some(number("yarn_ext_factor", 1.0)).filter(|&f| f >= 0.0).unwrap_or(1.0),
-                beta_fast: number("yarn_beta_fast", 32.0),
-                beta_slow: number("yarn_beta_slow", 1.0),
-            }),
+                let ext_factor = Some(number("yarn_ext_factor", 1.0)?).filter(|&f| f >= 0.0).unwrap_or(1.0);
+                Ok(yarn(factor, ext_factor, number("yarn_beta_fast", 32.0)?, number("yarn_beta_slow", 1.0)?))
+            }
             other => Err(HparamsError::Value {
                 key: key("type"),
                 found: other.into(),

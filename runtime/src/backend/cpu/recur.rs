@@ -71,6 +71,7 @@ impl Walker {
         y: BufferId,
         batch: &Batch<'_, '_>,
     ) -> Result<()> {
+        loaded.weights.check_unchanged(table.card)?;
         let hash = &loaded.ngrams[hash];
         let width = loaded.program.values(y);
         let mut out = self.buffers.take(y, batch.tokens.len() * width);

@@ -54,7 +54,7 @@ impl Layers {
         // The factor of cos and sin that comes with YaRN is taken back.
         let scaling = match g.h.rope_scaling(g.meta)? {
             RopeScaling::Yarn { factor, original_context, ext_factor, beta_fast, beta_slow, .. } => {
-                let attn_factor = 1.0 / (1.0 + 0.1 * factor.ln());
+                let attn_factor = if ext_factor == 0.0 { 1.0 } else { 1.0 / (1.0 + 0.1 * factor.ln()) };
                 RopeScaling::Yarn { factor, original_context, attn_factor, ext_factor, beta_fast, beta_slow }
             }
             other => other,

@@ -11,11 +11,11 @@
 
 use super::experts::{Moe, Rule};
 use super::{Graph, Parts};
-use crate::Result;
 use crate::model::program::{
     BufferId, CacheShape, Chosen, Format, Gating, Heads, Kept, Part, Pieces, Program, Rotation, Selection,
     Step,
 };
+use crate::{Result, RuntimeError};
 use gantry_formats::arch::{Experts, Indexer, Mla, RopeScaling};
 
 /// What all layers share.
@@ -32,12 +32,12 @@ impl Layers {
         let mla = Mla::read(g.h, g.meta)?;
         let query = g.need(g.h.heads, "attention.head_count")?;
         let scaling = g.h.rope_scaling(g.meta)?;
-        // YaRN's factor of queries and keys, which the rotated values alone do not bring to the whole score.
-        let mscale = match scaling {
-            RopeScaling::Yarn { factor, .. } => 1.0 + 0.1 * factor.ln(),
-            _ => 1.0,
-        };
-        let scale = (mscale * mscale / (mla.key_len as f64).sqrt()) as f32;
+        if scaling != RopeScaling::None {
+            // How its factor enters the scale of the scores was compared with nothing yet.
+            let what = "glm-dsa with scaled positions (rope.scaling) does not run here".into();
+            return Err(RuntimeError::Incompatible(what));
+        }
+        let scale = (1.0 / (mla.key_len as f64).sqrt()) as f32;
         let (key_len, value_len) = (mla.kv_rank + mla.rot, mla.kv_rank);
         let heads = Heads { query, kv: 1, key_len, value_len, scale };
         let base = g.h.at_least(g.h.freq_base, f64::from(f32::MIN_POSITIVE), "rope.freq_base")?;
@@ -50,7 +50,7 @@ impl Layers {
             Some(4) => Gating::SqrtSoftplus,
             _ => Gating::Sigmoid,
         };
-        let normalize = experts.normalize.unwrap_or(true);
+        let normalize = experts.normalize.unwrap_or(false);
         let moe = Moe::read(g, Rule { gating, normalize, scale: experts.scale })?;
         Ok(Self { mla, heads, rotation, indexer: Indexer::read(g.h, g.meta)?, moe })
     }

@@ -307,7 +307,7 @@ pub enum Step {
         /// Written: how streams are mixed, `[from][to]`.
         comb: BufferId,
     },
-    /// x[d] = add · post[d] + Σ_s comb[s][d] · x[s].
+    /// `x[d] = add · post[d] + Σ_s comb[s][d] · x[s]`.
     SinkhornWrite {
         /// The streams, a row each.
         x: BufferId,
@@ -333,7 +333,7 @@ pub enum Step {
         /// Written.
         y: BufferId,
     },
-    /// y[h] = σ(±√|s|) · value with s = key[h]·query[h] / √width, for each stream.
+    /// `y[h] = σ(±√abs(s)) · value` with `s = key[h]·query[h] / √width`, for each stream.
     NgramGate {
         /// A normalised key for each stream.
         key: BufferId,
