@@ -158,6 +158,61 @@ fn right_drafts_are_taken_by_deepseek4() {
     hopeful("deepseek4-tiny");
 }
 
+/// Drafts that are right only where the block goes on from the streams of the very last token: after prompts in any
+/// batches, after windows that stay in part, after going back.
+#[test]
+fn the_block_goes_on_from_the_last_token() {
+    for preset in ["qwen4exp-mtp-tiny", "deepseek4-tiny"] {
+        let made = Made::new(preset, &[]).counting();
+        for (most, batch) in [(1, 1), (2, 3), (3, 128), (8, 128), (8, 5)] {
+            let what = format!("{preset}, drafts of {most}, batches of {batch}");
+            let model = made.load(&options(most, 200, batch));
+            let mut session = model.session().expect("a session");
+            let mut drafts = Speculation::new(&mut session, most).expect("drafts");
+            session.prefill(&[40, 9, 17, 3, 3, 60, 21, 30, 11, 12, 5]).expect("logits");
+            for round in 0..6u32 {
+                let mut token = gantry_tests::best(session.logits()) as u32;
+                for _ in 0..2 {
+                    let step = drafts.step(&mut session, token, &mut |row| {
+                        Ok::<_, RuntimeError>(Some(gantry_tests::best(row) as u32))
+                    });
+                    let next = step.expect("a step").expect("a token");
+                    assert_eq!(next, (token + most as u32 + 1) % 64, "{what}: a window of {most} drafts");
+                    token = next;
+                }
+                let counts = drafts.counts();
+                assert_eq!(counts.accepted, counts.drafted, "{what}, round {round}: {counts:?}");
+                // Someone else goes on: some tokens, more than a batch of them now and then.
+                session.prefill(&Random::new(round.into()).tokens(1 + 3 * round as usize)).expect("logits");
+                session.prefill(&[(7 * round + 2) % 64]).expect("logits");
+            }
+        }
+        // A choice that ends a window early leaves the block at the token that stays.
+        let model = made.load(&options(8, 200, 128));
+        let mut session = model.session().expect("a session");
+        let mut drafts = Speculation::new(&mut session, 8).expect("drafts");
+        session.prefill(&[9]).expect("logits");
+        for cut in [3, 1, 8, 2] {
+            let before = drafts.counts();
+            let mut seen = 0;
+            let token = gantry_tests::best(session.logits()) as u32;
+            let step = drafts.step(&mut session, token, &mut |row| {
+                seen += 1;
+                // Another token than was drafted.
+                let next = gantry_tests::best(row) as u32 + if seen == cut { 20 } else { 0 };
+                Ok::<_, RuntimeError>(Some(next % 64))
+            });
+            step.expect("a step");
+            assert_eq!(
+                drafts.counts().accepted - before.accepted,
+                cut - 1,
+                "{preset}, {cut}: {:?}",
+                drafts.counts()
+            );
+        }
+    }
+}
+
 #[test]
 fn a_text_ends_anywhere_in_a_window() {
     let prompt = Random::new(5).tokens(9);
