@@ -11,8 +11,8 @@
 //! olmoe:            q, k = N over all heads before rope
 //! ```
 
+use super::Graph;
 use super::experts::{Moe, Rule};
-use super::{Graph, Parts};
 use crate::Result;
 use crate::model::program::{CacheShape, Format, Gating, Heads, Kept, Part, Pieces, Program, Step};
 use crate::model::{SIZES, number, wrong};
@@ -100,13 +100,7 @@ pub(super) fn build(mut g: Graph<'_>) -> Result<Program> {
         };
         g.add(y, residual);
     }
-    let body = g.b.take_steps();
-    let chosen = g.chosen(residual);
-    let norm = g.w.vector("output_norm.weight", g.embd)?;
-    let x = g.b.norm(chosen, norm, g.eps);
-    let logits = g.logits(x)?;
-    let head = g.b.take_steps();
-    g.finish(Parts { body, head, residual, chosen, logits, draft: None })
+    g.finish_plain(residual)
 }
 
 /// The shape of attention, with 1/√(length of a key) as its scale.

@@ -10,10 +10,10 @@
 //! the last complete one are seen
 //! ```
 
-use super::{Graph, text_pairs};
+use super::Graph;
 use crate::Result;
 use crate::model::program::{
-    BufferId, CacheShape, Chosen, Format, Gate, Heads, Kept, Part, Pieces, Pool, Rotation, Selection, Step,
+    BufferId, CacheShape, Chosen, Format, Gate, Heads, Kept, Part, Pieces, Pool, Selection, Step,
 };
 use crate::model::wrong;
 use gantry_formats::arch::Indexer;
@@ -28,11 +28,7 @@ impl Gated {
     pub(super) fn read(g: &mut Graph<'_>) -> Result<Self> {
         let heads = super::decoder::heads(g)?;
         let rot = g.rotated(heads.key_len)?;
-        let scaling = g.h.rope_scaling(g.meta)?;
-        let base = g.h.at_least(g.h.freq_base, f64::from(f32::MIN_POSITIVE), "rope.freq_base")?;
-        let pairs = text_pairs(g.arch.rope);
-        let rotation = g.b.rotation(Rotation { len: rot, base, scaling, divisors: None, pairs });
-        Ok(Self { heads, rotation })
+        Ok(Self { heads, rotation: g.rotation(rot, None)? })
     }
 
     /// The answer of the current layer to `m`; `ratio` is its compression ratio, 0 without selection.

@@ -9,8 +9,8 @@
 //!          score = Σ_h (W_p x)_h · max(0, rope(W_iq r)_h · key);  layers without their own take those before
 //! ```
 
+use super::Graph;
 use super::experts::{Moe, Rule};
-use super::{Graph, Parts};
 use crate::model::program::{
     BufferId, CacheShape, Chosen, Format, Gating, Heads, Kept, Part, Pieces, Program, Rotation, Selection,
     Step,
@@ -170,11 +170,5 @@ pub(super) fn build(mut g: Graph<'_>) -> Result<Program> {
         let answer = layers.answer(&mut g, x)?;
         g.add(answer, residual);
     }
-    let body = g.b.take_steps();
-    let chosen = g.chosen(residual);
-    let norm = g.w.vector("output_norm.weight", g.embd)?;
-    let x = g.b.norm(chosen, norm, g.eps);
-    let logits = g.logits(x)?;
-    let head = g.b.take_steps();
-    g.finish(Parts { body, head, residual, chosen, logits, draft: None })
+    g.finish_plain(residual)
 }

@@ -222,6 +222,17 @@ impl<'a> Graph<'a> {
         self.b.rows("chosen", buffer.rows, buffer.width, Format::F32)
     }
 
+    /// The program, once the body is made, where the head is a norm and the output matrix.
+    fn finish_plain(mut self, residual: BufferId) -> Result<Program> {
+        let body = self.b.take_steps();
+        let chosen = self.chosen(residual);
+        let norm = self.w.vector("output_norm.weight", self.embd)?;
+        let x = self.b.norm(chosen, norm, self.eps);
+        let logits = self.logits(x)?;
+        let head = self.b.take_steps();
+        self.finish(Parts { body, head, residual, chosen, logits, draft: None })
+    }
+
     /// The program, once body and head are made.
     ///
     /// # Errors

@@ -73,13 +73,7 @@ fn plain(mut g: Graph<'_>, layers: &Layers) -> Result<Program> {
         let answer = layers.experts(&mut g, m)?;
         g.add(answer, residual);
     }
-    let body = g.b.take_steps();
-    let chosen = g.chosen(residual);
-    let norm = g.w.vector("output_norm.weight", g.embd)?;
-    let x = g.b.norm(chosen, norm, g.eps);
-    let logits = g.logits(x)?;
-    let head = g.b.take_steps();
-    g.finish(Parts { body, head, residual, chosen, logits, draft: None })
+    g.finish_plain(residual)
 }
 
 fn streamed(mut g: Graph<'_>, layers: &Layers) -> Result<Program> {
