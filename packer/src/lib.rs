@@ -10,7 +10,6 @@ mod error;
 pub mod finite;
 pub mod fragment;
 pub mod int8;
-pub mod placement;
 pub mod q8_0;
 pub mod rotation;
 pub mod simd;

@@ -7,7 +7,7 @@ use anyhow::Result;
 use gantry_formats::container::{Bank, BankMatrix, MAX_CARDS, Placer, Skeleton, StoredTensor};
 use gantry_formats::exit::Exit;
 use gantry_formats::layout::Layout;
-use gantry_packer::placement;
+use gantry_formats::placement;
 use std::collections::BTreeMap;
 
 /// Everything in its place.
