@@ -52,18 +52,25 @@ impl<'a, W: Word> Writer<'a, W> {
     #[inline]
     pub fn i8s(&mut self, values: &[i8]) -> Result<(), Full> {
         let (whole, rest) = values.as_chunks::<4>();
-        self.put(values.len().div_ceil(4), whole.iter().copied().chain(padded(rest)).map(packed))
+        let place = self.place(values.len().div_ceil(4))?;
+        word::write(place, whole.iter().copied().map(packed), self.delays);
+        word::write(&place[whole.len()..], padded(rest).map(packed).into_iter(), self.delays);
+        Ok(())
     }
 
     #[inline]
     fn put(&mut self, count: usize, values: impl Iterator<Item = u32>) -> Result<(), Full> {
-        let free = &self.words[self.at..];
-        let Some(place) = free.get(..count) else {
-            return Err(Full { capacity: self.words.len(), used: self.at, wanted: count });
-        };
-        word::write(place, values, self.delays);
-        self.at += count;
+        word::write(self.place(count)?, values, self.delays);
         Ok(())
+    }
+
+    /// The next `count` words.
+    #[inline]
+    fn place(&mut self, count: usize) -> Result<&'a [W], Full> {
+        let full = Full { capacity: self.words.len(), used: self.at, wanted: count };
+        let place = self.words[self.at..].get(..count).ok_or(full)?;
+        self.at += count;
+        Ok(place)
     }
 }
 

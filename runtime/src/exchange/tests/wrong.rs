@@ -1,7 +1,7 @@
 //! Models in which one rule is broken each. That they fail shows that the models of the right protocol say something.
 
 use super::ledger::{Ledger, ModelWord, Weak};
-use super::models::{content, explore, publish, take, two_messages};
+use super::models::{EPOCHS, content, explore, handovers, publish, take, two_messages, two_requests};
 use super::{ENDLESS, NONE, who};
 use crate::exchange::{Awaited, Board, Epoch, ExchangeError, Late, Mailbox, Patience, State};
 use loom::sync::Arc;
@@ -78,6 +78,18 @@ fn a_flag_that_is_read_without_order_is_found() {
 }
 
 #[test]
+#[should_panic(expected = "of another epoch")]
+fn flags_without_order_are_found_among_three_cards() {
+    two_requests::<Weak<true, false>>(3, Some(2), NONE);
+}
+
+#[test]
+#[should_panic(expected = "words of another epoch")]
+fn flags_without_order_are_found_in_handovers() {
+    handovers::<Weak<true, false>>(2);
+}
+
+#[test]
 #[should_panic(expected = "words of another epoch")]
 fn a_missing_acknowledge_is_found() {
     two_messages::<AtomicU32>(NONE, unacknowledged, take);
@@ -103,7 +115,7 @@ fn two_posts(asked: bool) {
         let card = {
             let (board, request) = (Arc::clone(&board), Arc::clone(&request));
             thread::spawn(move || {
-                for epoch in [Epoch::LAST, Epoch::FIRST] {
+                for epoch in EPOCHS {
                     if asked && request.wait(epoch, &NONE, who(1, 0)).is_err() {
                         return;
                     }
@@ -112,7 +124,7 @@ fn two_posts(asked: bool) {
                 }
             })
         };
-        for epoch in [Epoch::LAST, Epoch::FIRST] {
+        for epoch in EPOCHS {
             if asked && request.publish(epoch, &NONE, who(0, 1), |_| Ok(())).is_err() {
                 break;
             }
