@@ -8,6 +8,8 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 const FIRST: Epoch = Epoch::FIRST;
+/// More than it takes where there is nothing to wait for.
+const LONG: Patience = Patience { bound: Duration::from_secs(60) };
 
 fn mailbox(capacity: usize) -> Mailbox {
     Mailbox::new(capacity).unwrap()
@@ -152,8 +154,7 @@ fn a_late_card_is_named_with_layer_and_time() {
 fn a_failed_writer_stops_the_reader_at_once() {
     let mut mailbox = mailbox(1);
     mailbox.abort();
-    let endless = super::ENDLESS;
-    let late = mailbox.wait(FIRST, &endless, who(1, 0)).err().unwrap();
+    let late = mailbox.wait(FIRST, &LONG, who(1, 0)).err().unwrap();
     assert_eq!(
         late.to_string(),
         "card 0 failed, card 1 waited for it in layer 17 (epoch 1): see the error of card 0"
@@ -161,7 +162,7 @@ fn a_failed_writer_stops_the_reader_at_once() {
     assert_eq!(send(&mailbox, FIRST, &[1]), Err(ExchangeError::Closed { card: 0 }));
     mailbox.reset();
     send(&mailbox, FIRST, &[1]).unwrap();
-    assert_eq!(mailbox.wait(FIRST, &endless, who(1, 0)).unwrap().word(), Ok(1));
+    assert_eq!(mailbox.wait(FIRST, &LONG, who(1, 0)).unwrap().word(), Ok(1));
 }
 
 #[test]
@@ -171,7 +172,7 @@ fn a_failed_reader_stops_the_writer_at_once() {
     let reader = mailbox.wait(FIRST, &NONE, who(1, 0)).unwrap();
     mailbox.refuse();
     drop(reader);
-    let late = mailbox.publish(FIRST.next(), &super::ENDLESS, who(0, 1), |_| Ok(())).unwrap_err();
+    let late = mailbox.publish(FIRST.next(), &LONG, who(0, 1), |_| Ok(())).unwrap_err();
     assert!(matches!(late, ExchangeError::Late(Late { found: State::Failed, .. })), "{late}");
     assert!(late.to_string().starts_with("card 1 failed, card 0 waited for it"), "{late}");
 }
@@ -191,7 +192,7 @@ fn rows_come_from_the_cards_that_posted_them() {
     board.wait(2, FIRST, &NONE, Some(0)).unwrap();
 
     board.fail(2);
-    let failed = board.wait(2, FIRST.next(), &super::ENDLESS, Some(9)).unwrap_err();
+    let failed = board.wait(2, FIRST.next(), &LONG, Some(9)).unwrap_err();
     assert_eq!(
         failed.to_string(),
         "card 2 failed, card 0 waited for it in layer 9 (epoch 2): see the error of card 2"
@@ -211,7 +212,7 @@ fn rows_and_cards_that_do_not_exist_are_refused() {
     assert_eq!(board.wait(1, FIRST, &NONE, None).unwrap_err().found, State::Nothing, "nothing was posted");
     assert_eq!(board.read(usize::MAX, &mut [0.0; 2]), Err(bad(usize::MAX, 2)));
     assert_eq!(board.post(2, FIRST, |_| Ok(())), Err(ExchangeError::NoCard { card: 2, cards: 2 }));
-    let absent = board.wait(5, FIRST, &super::ENDLESS, Some(1)).unwrap_err();
+    let absent = board.wait(5, FIRST, &LONG, Some(1)).unwrap_err();
     assert_eq!(absent.to_string(), "card 0 waits for card 5 in layer 1, which has no place in this exchange");
 }
 

@@ -3,7 +3,6 @@
 use super::who;
 use crate::exchange::{Board, Delays, Epoch, ExchangeError, Mailbox, Patience, Reader};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 const STEPS: u32 = 1_000;
