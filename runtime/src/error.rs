@@ -1,5 +1,6 @@
 //! What the runtime refuses, and the exit code that each refusal leaves with.
 
+use crate::exchange::{ExchangeError, Late};
 use crate::load::Damage;
 use crate::memory::Shortage;
 use gantry_formats::arch::{ArchError, HparamsError};
@@ -76,6 +77,15 @@ pub enum RuntimeError {
     /// The processor lacks the instruction set that was asked for.
     #[error(transparent)]
     Isa(#[from] gantry_kernels::cpu::IsaError),
+    /// A card failed, or another waited for it in vain.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+}
+
+impl From<Late> for RuntimeError {
+    fn from(late: Late) -> Self {
+        Self::Exchange(late.into())
+    }
 }
 
 impl ExitCode for RuntimeError {
@@ -86,6 +96,7 @@ impl ExitCode for RuntimeError {
             Self::Arch(e) => e.exit(),
             Self::Tensor { .. } => Exit::Input,
             Self::Damage(damage) => damage.exit(),
+            Self::Exchange(e) => e.exit(),
             Self::Incompatible(_) | Self::Isa(_) => Exit::Incompatible,
             Self::Memory(_) | Self::Allocation { .. } => Exit::Resources,
             Self::ContextFull { .. } | Self::Token { .. } | Self::Setting(_) => Exit::Usage,

@@ -16,11 +16,13 @@
 //! `examples/generate.rs` generates text.
 //!
 //! The way of the bytes: [`load`] brings each card's segment into an arena and verifies it there, [`model`] names
-//! the steps, [`backend`] has a kernel for each step and layout, [`Session`] keeps what was said.
+//! the steps, [`backend`] has a kernel for each step and layout, [`Session`] keeps what was said. Where a model
+//! lies on several cards, [`exchange`] has the rules by which they share a step.
 #![deny(unsafe_code)]
 
 pub mod backend;
 mod error;
+pub mod exchange;
 pub mod load;
 pub mod memory;
 pub mod model;
