@@ -182,14 +182,14 @@ impl Tile<'_> {
     ) {
         let (job, first) = (self.job, stretch.first * LANES);
         let sums = sums.as_mut_ptr().cast::<__m256>();
-        // SAFETY: the caller's; a half is 8 of 16 elements.
+        // SAFETY: the caller's; a half is 8 of 16 elements, of which a short row may have none.
         unsafe {
             let w = job.weights.as_ptr().add(((self.row + row) * job.cols + first) * E::BYTES);
             let x = job.x.as_ptr().add(self.token * job.cols + first);
             for half in 0..2 {
                 half_sums::<R, T, E>(
-                    w.add(half * 8 * E::BYTES),
-                    x.add(half * 8),
+                    w.wrapping_add(half * 8 * E::BYTES),
+                    x.wrapping_add(half * 8),
                     job.cols,
                     stretch,
                     stretch.rest.saturating_sub(half * 8).min(8),
@@ -235,11 +235,11 @@ unsafe fn half_sums<const R: usize, const T: usize, E: Element>(
         // A pointer to each row and token and one offset for all: the fewest instructions beside the arithmetic.
         let mut rows = [w; R];
         for (r, row) in rows.iter_mut().enumerate() {
-            *row = w.add(r * cols * E::BYTES);
+            *row = w.wrapping_add(r * cols * E::BYTES);
         }
         let mut tokens = [x; T];
         for (t, token) in tokens.iter_mut().enumerate() {
-            *token = x.add(t * cols);
+            *token = x.wrapping_add(t * cols);
         }
         let end = stretch.steps * LANES;
         let mut k = 0;
