@@ -227,6 +227,35 @@ fn float_products_lie_within_rounding_of_f64_and_agree_bit_for_bit() {
 }
 
 #[test]
+fn float_products_at_the_borders_of_tiles_agree_bit_for_bit() {
+    let mut rng = Rng(7);
+    let pool = Pool::new(1);
+    for rows in (1..=9).chain([15, 16, 17, 19]) {
+        for tokens in (1..=13).chain([18, 19]) {
+            // Every rest of 16, and blocks of columns of equal and of unequal length.
+            for cols in [1 + rng.below(70), 1 + rng.below(70), 767, 768, 769 + rng.below(1600)] {
+                let values = rng.units(rows * cols, 1.0);
+                let x = rng.units(tokens * cols, 1.0);
+                let floats: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+                let halves: Vec<u8> = values.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect();
+                let bfloats: Vec<u8> = values.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect();
+                for w in [
+                    MatrixView::f32(rows, cols, &floats).unwrap(),
+                    MatrixView::f16(rows, cols, &halves).unwrap(),
+                    MatrixView::bf16(rows, cols, &bfloats).unwrap(),
+                ] {
+                    let truth = float_product(Isa::PORTABLE, &pool, &w, &x);
+                    for isa in random::others() {
+                        let y = float_product(isa, &pool, &w, &x);
+                        assert_same(&y, &truth, &format!("{} {rows}x{cols} x {tokens}", isa.name()));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn every_half_and_bfloat_is_widened_exactly() {
     let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     let pool = Pool::new(1);

@@ -1,6 +1,5 @@
 //! Activations, and their product with a matrix.
 
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::disjoint::Disjoint;
@@ -160,7 +159,7 @@ impl<'a> Product<'a> {
     fn floats<E: Element>(&self, isa: Isa, weights: &[u8], x: &[f32], tiles: Range<usize>) {
         let MatrixView { rows, cols, .. } = self.w;
         let job = float::Job { rows, stride: rows, cols, weights, x, y: self.y };
-        isa.run(float::Tiles::<E> { job: &job, tiles, element: PhantomData });
+        float::tiles::<E>(isa, &job, tiles);
     }
 
     /// Tiles of a matrix that is dequantized on the way: 16 rows as f32, then their product.
@@ -174,7 +173,7 @@ impl<'a> Product<'a> {
                 }
                 let weights = &scratch::bytes(lines)[..live * cols * 4];
                 let job = float::Job { rows: live, stride: rows, cols, weights, x, y: self.y.skip(first) };
-                isa.run(float::Tiles::<float::F32> { job: &job, tiles: 0..1, element: PhantomData });
+                float::tiles::<float::F32>(isa, &job, 0..1);
             }
         });
     }

@@ -34,7 +34,7 @@ macro_rules! both {
 impl Avx2 {
     /// Lane i: the sum, or largest, of `a[i]`'s 8 lanes, as 4+4, 2+2, 1+1.
     #[inline(always)]
-    fn sum8(self, a: [__m256; 8]) -> __m256 {
+    pub(in crate::cpu) fn sum8(self, a: [__m256; 8]) -> __m256 {
         macro_rules! w {
             ($p:literal) => {
                 lane!(_mm256_add_ps(

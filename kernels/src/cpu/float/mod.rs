@@ -4,9 +4,14 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::disjoint::Disjoint;
-use super::isa::Kernel;
+#[cfg(target_arch = "x86_64")]
+use super::isa::Level;
+use super::isa::{Isa, Kernel};
 use super::lanes::{LANES, Simd};
 use super::matrix::TILE;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 
 /// A float format of weights, widened exactly to f32.
 pub(super) trait Element: Sync {
@@ -14,6 +19,12 @@ pub(super) trait Element: Sync {
     /// # Safety
     /// 16 elements readable at `p`, any alignment.
     unsafe fn load<S: Simd>(s: S, p: *const u8) -> S::F;
+    /// Half of that.
+    ///
+    /// # Safety
+    /// AVX2 and F16C; 8 elements readable at `p`, any alignment.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn eight(p: *const u8) -> std::arch::x86_64::__m256;
 }
 
 pub(super) struct F32;
@@ -27,6 +38,12 @@ impl Element for F32 {
         // SAFETY: the caller's.
         unsafe { s.load(p.cast()) }
     }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn eight(p: *const u8) -> std::arch::x86_64::__m256 {
+        // SAFETY: the caller's.
+        unsafe { avx2::f32s(p) }
+    }
 }
 impl Element for F16 {
     const BYTES: usize = 2;
@@ -35,6 +52,12 @@ impl Element for F16 {
         // SAFETY: the caller's.
         unsafe { s.load_f16(p.cast()) }
     }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn eight(p: *const u8) -> std::arch::x86_64::__m256 {
+        // SAFETY: the caller's.
+        unsafe { avx2::f16s(p) }
+    }
 }
 impl Element for Bf16 {
     const BYTES: usize = 2;
@@ -42,6 +65,12 @@ impl Element for Bf16 {
     unsafe fn load<S: Simd>(s: S, p: *const u8) -> S::F {
         // SAFETY: the caller's.
         unsafe { s.load_bf16(p.cast()) }
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn eight(p: *const u8) -> std::arch::x86_64::__m256 {
+        // SAFETY: the caller's.
+        unsafe { avx2::bf16s(p) }
     }
 }
 
@@ -69,11 +98,22 @@ pub(super) struct Job<'a> {
     pub(super) y: Disjoint<'a, f32>,
 }
 
-/// All tokens of some tiles of 16 rows.
-pub(super) struct Tiles<'a, E> {
-    pub(super) job: &'a Job<'a>,
-    pub(super) tiles: Range<usize>,
-    pub(super) element: PhantomData<E>,
+/// All tokens of some tiles of 16 rows. One token is bound by memory: all lanes at once read each line once.
+pub(super) fn tiles<E: Element>(isa: Isa, job: &Job<'_>, tiles: Range<usize>) {
+    #[cfg(target_arch = "x86_64")]
+    if let Level::Avx2(proof) = isa.0
+        && job.x.len() > job.cols
+    {
+        return avx2::tiles::<E>(proof, job, tiles);
+    }
+    isa.run(Tiles { job, tiles, element: PhantomData::<E> });
+}
+
+/// [`tiles`] over 16 lanes.
+struct Tiles<'a, E> {
+    job: &'a Job<'a>,
+    tiles: Range<usize>,
+    element: PhantomData<E>,
 }
 
 impl<E: Element> Kernel for Tiles<'_, E> {
