@@ -13,6 +13,7 @@ mod tensors;
 mod tests;
 
 use crate::failure::Refusal;
+use crate::kv::KvType;
 use crate::output;
 use crate::weights::Opened;
 use clap::{Args, ValueEnum};
@@ -93,31 +94,6 @@ pub(crate) enum Sort {
     Offset,
     /// By type or layout, then name
     Type,
-}
-
-/// Type of a KV cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum KvType {
-    /// 4 bytes a value
-    F32,
-    /// 2 bytes a value
-    F16,
-}
-
-impl KvType {
-    fn bytes(self) -> u64 {
-        match self {
-            Self::F32 => 4,
-            Self::F16 => 2,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-        }
-    }
 }
 
 /// Runs the command.

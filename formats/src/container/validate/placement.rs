@@ -27,7 +27,8 @@ impl<'a> Rules<'a> {
             }
             let mut counts = b.matrices.iter().flat_map(|m| &m.parts).map(|p| self.experts_of(p));
             let experts = counts.next().unwrap_or(0);
-            let line = layers.entry(layer).or_insert_with(|| Layer { first: b, experts, seen: BTreeSet::new() });
+            let line =
+                layers.entry(layer).or_insert_with(|| Layer { first: b, experts, seen: BTreeSet::new() });
             if line.experts != experts || counts.any(|n| n != experts) {
                 return Err(bad(format!("layer {layer}: its matrices differ in their number of experts")));
             }
