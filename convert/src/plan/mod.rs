@@ -21,7 +21,7 @@ pub(crate) use cards::{CardOptions, Measured};
 pub(crate) use choose::Override;
 pub(crate) use fuse::MAX_EXPERTS;
 pub(crate) use json::json;
-pub(crate) use placement::{PlacementPlan, summary};
+pub(crate) use placement::{PlacementPlan, balance, numbers, report_json, share, summary};
 pub(crate) use route::{Replicas, Route, chunk_elements};
 pub(crate) use table::table;
 
