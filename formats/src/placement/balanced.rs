@@ -1,0 +1,34 @@
+//! The strategy `balanced`.
+
+use super::packing::Packing;
+
+/// Experts by card, at most `rooms` of them, so that the largest load of a card is small, and never larger than that of
+/// `dealt`, which is within the rooms: among equals it is `dealt` itself.
+///
+/// Longest processing time first, then moves and swaps. Where the rooms hold whatever is given to a card, the largest
+/// load is at most 4/3 − 1/(3n) of the least possible one on n cards (Graham, "Bounds on multiprocessing timing
+/// anomalies", 1969), and with many experts much nearer. `tokens` are by expert and sum to less than 2^64.
+pub(super) fn spread(tokens: &[u64], rooms: &[u32], dealt: &[Vec<u32>]) -> Vec<Vec<u32>> {
+    let weights: Vec<u128> = tokens.iter().map(|n| u128::from(*n)).collect();
+    let bound = least(&weights, rooms.len());
+    let start = Packing::of(&weights, rooms, dealt);
+    if start.largest() <= bound {
+        return dealt.to_vec();
+    }
+    let mut best = start.clone();
+    best.improve(bound);
+    if let Some(mut other) = Packing::longest_first(&weights, &vec![1; tokens.len()], rooms) {
+        other.improve(bound);
+        // Of two that are as good, the one that began with loads in mind.
+        if other.largest() <= best.largest() {
+            best = other;
+        }
+    }
+    if best.largest() < start.largest() { best.into_cards() } else { dealt.to_vec() }
+}
+
+/// No packing has a smaller largest load: the mean, rounded up, and the heaviest expert.
+fn least(weights: &[u128], cards: usize) -> u128 {
+    let mean = weights.iter().sum::<u128>().div_ceil(cards.max(1) as u128);
+    mean.max(weights.iter().max().copied().unwrap_or(0))
+}

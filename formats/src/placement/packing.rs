@@ -1,0 +1,186 @@
+//! Experts of one layer on their cards, and the steps that make the largest load smaller.
+
+use std::cmp::Reverse;
+
+/// Most steps of [`Packing::improve`], by expert and copy. Real layers need a few dozen in all.
+const STEPS: usize = 8;
+
+/// Experts by card. An expert with copies weighs the same on each card that holds it.
+#[derive(Clone)]
+pub(super) struct Packing<'a> {
+    /// What each copy weighs, by expert.
+    weights: &'a [u128],
+    /// Most experts by card.
+    rooms: &'a [u32],
+    /// Experts by card: by weight, then by id, both ascending.
+    cards: Vec<Vec<u32>>,
+    loads: Vec<u128>,
+    /// Whether a card holds an expert: at expert · cards + card.
+    holds: Vec<bool>,
+}
+
+/// An expert that goes to another card, and one that comes back for it.
+struct Step {
+    to: usize,
+    give: u32,
+    take: Option<u32>,
+}
+
+impl<'a> Packing<'a> {
+    fn empty(weights: &'a [u128], rooms: &'a [u32]) -> Self {
+        let n = rooms.len();
+        let holds = vec![false; weights.len() * n];
+        Self { weights, rooms, cards: vec![Vec::new(); n], loads: vec![0; n], holds }
+    }
+
+    /// A deal that is there already.
+    pub(super) fn of(weights: &'a [u128], rooms: &'a [u32], cards: &[Vec<u32>]) -> Self {
+        let mut packing = Self::empty(weights, rooms);
+        for (card, experts) in cards.iter().enumerate() {
+            experts.iter().for_each(|expert| packing.put(*expert, card));
+        }
+        packing
+    }
+
+    /// Longest processing time first: the heaviest copy to the card with the smallest load, among equals to the one
+    /// with the fewest experts. `None` where the rooms leave an expert's copies no distinct cards.
+    pub(super) fn longest_first(weights: &'a [u128], copies: &[u8], rooms: &'a [u32]) -> Option<Self> {
+        let mut packing = Self::empty(weights, rooms);
+        let mut order: Vec<u32> = (0..weights.len() as u32).collect();
+        order.sort_by_key(|e| (Reverse(weights[*e as usize]), *e));
+        for expert in order {
+            for _ in 0..copies[expert as usize] {
+                let open = |card: &usize| packing.has_room(*card) && !packing.is_on(expert, *card);
+                let least = |card: &usize| (packing.loads[*card], packing.cards[*card].len(), *card);
+                let card = (0..rooms.len()).filter(open).min_by_key(least);
+                let card = card.or_else(|| packing.make_room(expert))?;
+                packing.put(expert, card);
+            }
+        }
+        Some(packing)
+    }
+
+    /// A card without `expert` that has room, after one of its experts went to a card that has room but holds
+    /// `expert` already.
+    fn make_room(&mut self, expert: u32) -> Option<usize> {
+        let n = self.rooms.len();
+        for open in (0..n).filter(|card| self.has_room(*card)) {
+            for full in (0..n).filter(|card| !self.is_on(expert, *card)) {
+                let other = self.cards[full].iter().copied().find(|other| !self.is_on(*other, open));
+                if let Some(other) = other {
+                    self.take(other, full);
+                    self.put(other, open);
+                    return Some(full);
+                }
+            }
+        }
+        None
+    }
+
+    /// Moves and swaps between the card with the largest load and another one, always the best of them, until none
+    /// makes both loads smaller than that, or `bound` is reached, below which no packing gets.
+    pub(super) fn improve(&mut self, bound: u128) {
+        let held: usize = self.cards.iter().map(Vec::len).sum();
+        for _ in 0..STEPS * held {
+            let worst = self.worst();
+            if self.loads[worst] <= bound {
+                return;
+            }
+            let Some(Step { to, give, take }) = self.best_step(worst) else { return };
+            self.take(give, worst);
+            self.put(give, to);
+            if let Some(back) = take {
+                self.take(back, to);
+                self.put(back, worst);
+            }
+        }
+    }
+
+    fn best_step(&self, from: usize) -> Option<Step> {
+        let mut best: Option<(u128, Step)> = None;
+        for to in (0..self.rooms.len()).filter(|to| *to != from && self.loads[*to] < self.loads[from]) {
+            let gap = self.loads[from] - self.loads[to];
+            let mut consider = |less: u128, give: u32, take: Option<u32>| {
+                // The larger of both loads afterwards.
+                let load = (self.loads[from] - less).max(self.loads[to] + less);
+                if best.as_ref().is_none_or(|(least, _)| load < *least) {
+                    best = Some((load, Step { to, give, take }));
+                }
+            };
+            let others = &self.cards[to];
+            for &give in &self.cards[from] {
+                let weight = self.weights[give as usize];
+                if weight == 0 || self.is_on(give, to) {
+                    continue;
+                }
+                if weight < gap && self.has_room(to) {
+                    consider(weight, give, None);
+                }
+                // What makes both equal, if it came back, and what is next to that on either side.
+                let ideal = weight.saturating_sub(gap / 2);
+                let middle = others.partition_point(|other| self.weights[*other as usize] < ideal);
+                let less = |other: &u32| weight.checked_sub(self.weights[*other as usize]).filter(|d| *d > 0);
+                let mut heavier = others[middle..].iter().take_while(|other| less(other).is_some());
+                let mut lighter =
+                    others[..middle].iter().rev().take_while(|other| less(other).is_some_and(|d| d < gap));
+                let free = |other: &&u32| !self.is_on(**other, from);
+                for &other in heavier.find(free).iter().chain(lighter.find(free).iter()) {
+                    less(other)
+                        .filter(|d| *d < gap)
+                        .into_iter()
+                        .for_each(|d| consider(d, give, Some(*other)));
+                }
+            }
+        }
+        best.map(|(_, step)| step)
+    }
+
+    fn has_room(&self, card: usize) -> bool {
+        self.cards[card].len() < self.rooms[card] as usize
+    }
+
+    fn is_on(&self, expert: u32, card: usize) -> bool {
+        self.holds[expert as usize * self.rooms.len() + card]
+    }
+
+    fn at(&self, expert: u32, card: usize) -> usize {
+        let key = |e: u32| (self.weights[e as usize], e);
+        self.cards[card].partition_point(|other| key(*other) < key(expert))
+    }
+
+    fn put(&mut self, expert: u32, card: usize) {
+        let at = self.at(expert, card);
+        self.cards[card].insert(at, expert);
+        self.loads[card] += self.weights[expert as usize];
+        self.holds[expert as usize * self.rooms.len() + card] = true;
+    }
+
+    fn take(&mut self, expert: u32, card: usize) {
+        let at = self.at(expert, card);
+        self.cards[card].remove(at);
+        self.loads[card] -= self.weights[expert as usize];
+        self.holds[expert as usize * self.rooms.len() + card] = false;
+    }
+
+    fn worst(&self) -> usize {
+        (0..self.loads.len()).min_by_key(|card| (Reverse(self.loads[*card]), *card)).unwrap_or(0)
+    }
+
+    /// The largest load.
+    pub(super) fn largest(&self) -> u128 {
+        self.loads.iter().max().copied().unwrap_or(0)
+    }
+
+    /// The loads, largest first.
+    pub(super) fn loads(&self) -> Vec<u128> {
+        let mut loads = self.loads.clone();
+        loads.sort_unstable_by_key(|load| Reverse(*load));
+        loads
+    }
+
+    /// Experts by card, ascending.
+    pub(super) fn into_cards(mut self) -> Vec<Vec<u32>> {
+        self.cards.iter_mut().for_each(|card| card.sort_unstable());
+        self.cards
+    }
+}
