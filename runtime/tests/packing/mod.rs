@@ -136,6 +136,7 @@ pub fn pack(dir: &Path, header: &Header, tensors: &[Tensor], how: &How) -> PathB
         cards: Vec::new(),
         tensors: Vec::new(),
         banks: Vec::new(),
+        placement: None,
         aliases: Vec::new(),
         sources: vec![Source { file: "m.gguf".into(), bytes: header.file_len(), blake3: "0".repeat(64) }],
         source_tensors: Vec::new(),
