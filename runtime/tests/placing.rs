@@ -4,7 +4,6 @@
 mod oracle;
 mod packing;
 
-use gantry_formats::container::CardInfo;
 use gantry_formats::exit::{Exit, ExitCode};
 use gantry_formats::hotness::{Hotness, RoutedModel};
 use gantry_formats::placement::{CardSpec, Strategy};
@@ -321,25 +320,6 @@ fn cards_with_just_enough_room_hold_it_and_a_byte_less_does_not() {
     let options =
         ModelOptions { cards: Some(any(3)), memory_limit: Some(1 << 12), ..ModelOptions::default() };
     assert!(matches!(run(&path, &options), Err(RuntimeError::Memory(_))));
-}
-
-#[test]
-fn a_container_whose_cards_got_different_experts_cannot_be_spread() {
-    let dir = tempfile::tempdir().unwrap();
-    let how = How {
-        cards: 2,
-        edit: |m| {
-            m.cards[1] = CardInfo { target: "cuda:sm_90".into(), ..m.cards[1].clone() };
-            for matrix in m.banks.iter_mut().filter(|b| b.card == 1).flat_map(|b| &mut b.matrices) {
-                matrix.role += "_other";
-            }
-        },
-        ..How::default()
-    };
-    let path = write(dir.path(), config(), &how);
-    let error = run(&path, &ModelOptions { cards: Some(any(3)), ..ModelOptions::default() }).unwrap_err();
-    assert!(error.to_string().contains("layer 0: its experts are packed differently"), "{error}");
-    assert_eq!(error.exit(), Exit::Incompatible);
 }
 
 #[test]

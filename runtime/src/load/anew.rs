@@ -2,7 +2,7 @@
 
 use super::choose::Beside;
 use super::{BankPlace, CardPlace, Places, Slot, TensorPlace};
-use crate::{Container, Result, RuntimeError};
+use crate::Container;
 use gantry_formats::container::{Alignment, Bank, Placer, StoredTensor};
 use gantry_formats::hotness::Hotness;
 use gantry_formats::placement::{self, CardSpec, Fill, LayerExperts, PlacementError, Request, Strategy};
@@ -14,6 +14,7 @@ pub(super) struct Anew<'a> {
     container: &'a Container,
     specs: &'a [CardSpec],
     strategy: Strategy,
+    fill: Fill,
     beside: &'a Beside,
     routed: Vec<Routed>,
     /// As the strategies ask for them.
@@ -48,17 +49,14 @@ pub(super) enum Refused {
 }
 
 impl<'a> Anew<'a> {
-    /// `container` on cards of `specs`, by `strategy`, with counts that are this model's.
-    ///
-    /// # Errors
-    /// Where the experts of a layer were packed differently for different cards.
+    /// `container` on cards of `specs`, by this rule, with counts that are its model's.
     pub(super) fn new(
         container: &'a Container,
         specs: &'a [CardSpec],
-        (strategy, hotness): (Strategy, Option<&Hotness>),
+        ((strategy, fill), hotness): ((Strategy, Fill), Option<&Hotness>),
         beside: &'a Beside,
-    ) -> Result<Self> {
-        let routed = routed(&container.manifest().banks)?;
+    ) -> Self {
+        let routed = routed(&container.manifest().banks);
         let align = container.header().alignment.blob;
         let layer = |r: &Routed| {
             let counts = hotness.and_then(|h| h.layer(r.layer)).unwrap_or_default().to_vec();
@@ -66,7 +64,12 @@ impl<'a> Anew<'a> {
             LayerExperts { layer: r.layer, experts: r.blobs.len() as u32, bytes, counts }
         };
         let experts = routed.iter().map(layer).collect();
-        Ok(Self { container, specs, strategy, beside, routed, experts })
+        Self { container, specs, strategy, fill, beside, routed, experts }
+    }
+
+    /// The cards.
+    pub(super) fn specs(&self) -> &'a [CardSpec] {
+        self.specs
     }
 
     /// The places for sequences of `context` positions.
@@ -150,7 +153,7 @@ impl<'a> Anew<'a> {
             experts.iter().enumerate().map(budget).collect::<Vec<_>>()
         };
         let request =
-            Request { layers: &self.experts, usable: &usable, strategy: self.strategy, fill: Fill::Share };
+            Request { layers: &self.experts, usable: &usable, strategy: self.strategy, fill: self.fill };
         let budgets: Vec<Option<u64>> = self.specs.iter().map(|spec| spec.bytes).collect();
         match (placement::place_by_budget(&request, &budgets), too_small) {
             (Ok(placed), None) => {
@@ -265,29 +268,21 @@ fn is_head(tensor: &StoredTensor) -> bool {
     tensor.layer.is_none() && tensor.role.starts_with("output")
 }
 
-/// The experts by layer, from wherever they were packed.
-fn routed(banks: &[Bank]) -> Result<Vec<Routed>> {
+/// The experts by layer, from wherever they were packed. Opening a container makes sure that all banks of a layer are
+/// alike and that every expert has a blob.
+fn routed(banks: &[Bank]) -> Vec<Routed> {
     let mut layers: BTreeMap<u32, (usize, BTreeMap<u32, usize>)> = BTreeMap::new();
     for (i, bank) in banks.iter().enumerate() {
-        let (like, blobs) = layers.entry(bank.layer).or_insert_with(|| (i, BTreeMap::new()));
-        let first = &banks[*like];
-        if (bank.bytes, &bank.matrices) != (first.bytes, &first.matrices) {
-            return Err(RuntimeError::Incompatible(format!(
-                "layer {}: its experts are packed differently for card {} and card {}, so that they cannot go to other \
-                 cards; run it on the cards that it was packed for, or convert it again",
-                bank.layer, first.card, bank.card
-            )));
-        }
+        let (_, blobs) = layers.entry(bank.layer).or_insert_with(|| (i, BTreeMap::new()));
         for (&expert, blob) in bank.experts.iter().zip(bank.first_blob..) {
             blobs.entry(expert).or_insert(blob as usize);
         }
     }
-    // Opening a container makes sure that every expert has a blob, so that the values are by expert.
-    let routed = layers.into_iter().map(|(layer, (like, blobs))| Routed {
+    let routed = |(layer, (like, blobs)): (u32, (usize, BTreeMap<u32, usize>))| Routed {
         layer,
         like,
         bytes: banks[like].bytes,
         blobs: blobs.into_values().collect(),
-    });
-    Ok(routed.collect())
+    };
+    layers.into_iter().map(routed).collect()
 }

@@ -4,8 +4,9 @@ use super::Places;
 use super::anew::{Anew, Refused};
 use crate::memory::{CardNeed, CardShortage, Need};
 use crate::{Container, Result, RuntimeError};
+use gantry_formats::container::{HotnessSummary, PlacementSection};
 use gantry_formats::hotness::{Format, Hotness, Reading, RoutedModel};
-use gantry_formats::placement::{CardSpec, Strategy};
+use gantry_formats::placement::{CardSpec, Fill, Strategy};
 use gantry_formats::size;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,8 +61,8 @@ impl Beside {
 /// What was chosen.
 pub(crate) struct Chosen {
     pub(crate) places: Places,
-    /// Where the container goes to other cards: that it does.
-    pub(crate) note: Option<String>,
+    /// Where the container goes to other cards: that it does, and what is odd about it.
+    pub(crate) notes: Vec<String>,
 }
 
 /// The places that `wish` leads to, on cards called `family:N`.
@@ -71,32 +72,33 @@ pub(crate) struct Chosen {
 /// [`RuntimeError::Hotness`] for what cannot be.
 pub(crate) fn choose(container: &Container, wish: Wish<'_>, beside: &Beside, family: &str) -> Result<Chosen> {
     let mut packed = Places::as_packed(container);
+    let as_packed = |places| Ok(Chosen { places, notes: Vec::new() });
     if wish.cards.is_none() && wish.strategy.is_none() && wish.hotness.is_none() {
-        return Ok(Chosen { places: packed, note: None });
+        return as_packed(packed);
     }
     let any = || vec![CardSpec { host: false, bytes: None }; packed.cards.len()];
     let specs = wish.cards.map_or_else(any, <[CardSpec]>::to_vec);
     let hotness = wish.hotness.map(|hotness| fitted(container, hotness)).transpose()?;
-    let strategy = strategy(container, wish.strategy, specs.len())?;
+    let how = how(container, wish.strategy, specs.len())?;
     let same_cards = specs.len() == packed.cards.len();
     if same_cards {
         packed.cards.iter_mut().zip(&specs).for_each(|(card, spec)| card.spec = *spec);
     }
     let stays = same_cards && fits(container, &packed, beside);
+    let other_rule = wish.strategy.is_some_and(|s| Some(s) != packed_by(container));
+    let asked = other_rule || hotness.as_ref().is_some_and(|h| !is_packed_by(container, h));
     let one = specs.len() == 1;
-    let asked = wish.strategy.is_some_and(|s| Some(s) != packed_by(container)) || hotness.is_some();
     if stays && (one || !asked) {
-        return Ok(Chosen { places: packed, note: None });
+        return as_packed(packed);
     }
-    let anew = Anew::new(container, &specs, (strategy, hotness.as_ref()), beside)?;
-    let places =
-        anew.places(beside.context).map_err(|refused| explain(&anew, &specs, refused, beside, family))?;
+    let anew = Anew::new(container, &specs, (how, hotness.as_ref()), beside);
+    let places = anew.places(beside.context).map_err(|refused| explain(&anew, refused, beside, family))?;
     let cards = |places: &Places| places.tensors.iter().map(|t| t.card).collect::<Vec<_>>();
     if stays && cards(&places) == cards(&packed) && places.holders() == packed.holders() {
-        return Ok(Chosen { places: packed, note: None });
+        return as_packed(packed);
     }
     if !fits(container, &places, beside) {
-        let what = format!("placed as {strategy}, the cards hold more than was reckoned with");
+        let what = format!("placed as {}, the cards hold more than was reckoned with", how.0);
         return Err(RuntimeError::Placement(what));
     }
     let from = match packed.cards.len() {
@@ -108,8 +110,13 @@ pub(crate) fn choose(container: &Container, wish: Wish<'_>, beside: &Beside, fam
         2 => format!("{family}:0 and {family}:1"),
         n => format!("{family}:0 to {family}:{}", n - 1),
     };
-    let by = if one { String::new() } else { format!(" ({strategy})") };
-    Ok(Chosen { places, note: Some(format!("packed for {from}; placed on {to} while loading{by}")) })
+    let by = if one { String::new() } else { format!(" ({})", how.0) };
+    let mut notes = vec![format!("packed for {from}; placed on {to} while loading{by}")];
+    let measured = section(container).is_some_and(|s| s.hotness.is_some());
+    if measured && hotness.is_none() && !one && how.0 != Strategy::Layers {
+        notes.push("packed by token counts, which a container does not hold; give --hotness".into());
+    }
+    Ok(Chosen { places, notes })
 }
 
 impl Places {
@@ -126,8 +133,8 @@ impl Places {
     ) -> Result<Self> {
         let hotness = hotness.map(|hotness| fitted(container, hotness)).transpose()?;
         let beside = Beside::default();
-        let anew = Anew::new(container, cards, (strategy, hotness.as_ref()), &beside)?;
-        anew.places(0).map_err(|refused| explain(&anew, cards, refused, &beside, "card"))
+        let anew = Anew::new(container, cards, ((strategy, Fill::Share), hotness.as_ref()), &beside);
+        anew.places(0).map_err(|refused| explain(&anew, refused, &beside, "card"))
     }
 }
 
@@ -182,34 +189,45 @@ fn fitted(container: &Container, hotness: &Hotness) -> Result<Hotness> {
     Ok(reading.fit(&model)?.0)
 }
 
-/// What was asked for, or what suits the model.
-fn strategy(container: &Container, wished: Option<Strategy>, cards: usize) -> Result<Strategy> {
+/// What a container says of its placement; one on a single card says nothing of how others would share.
+fn section(container: &Container) -> Option<&PlacementSection> {
+    container.manifest().placement.as_ref().filter(|s| s.cards.len() > 1)
+}
+
+/// What was asked for, or as it was packed, or what suits the model.
+fn how(container: &Container, wished: Option<Strategy>, cards: usize) -> Result<(Strategy, Fill)> {
+    let section = section(container);
     let has_experts = !container.manifest().banks.is_empty();
-    match wished {
-        None if has_experts && cards > 1 => Ok(Strategy::Paired),
-        None => Ok(Strategy::Layers),
+    let fill = section.and_then(|s| s.fill.parse().ok()).unwrap_or_default();
+    match wished.or(section.and_then(|s| s.strategy.parse().ok())) {
+        None if has_experts && cards > 1 => Ok((Strategy::Paired, fill)),
+        None => Ok((Strategy::Layers, fill)),
         Some(other) if other != Strategy::Layers && !has_experts => Err(RuntimeError::Setting(format!(
             "placement {other}: this model has no experts, so that its cards take whole layers; give layers"
         ))),
-        Some(strategy) => Ok(strategy),
+        Some(strategy) => Ok((strategy, fill)),
     }
 }
 
-/// How a container was placed, where each card has whole layers.
+/// How a container was placed, as far as it says or shows.
 fn packed_by(container: &Container) -> Option<Strategy> {
+    if let Some(section) = section(container) {
+        return section.strategy.parse().ok();
+    }
     let banks = &container.manifest().banks;
     let split = banks.iter().any(|a| banks.iter().any(|b| a.layer == b.layer && a.card != b.card));
     (!split).then_some(Strategy::Layers)
 }
 
+/// Whether these are the counts that a container was placed by.
+fn is_packed_by(container: &Container, hotness: &Hotness) -> bool {
+    let packed = section(container).and_then(|s| s.hotness.as_ref());
+    packed.is_some_and(|packed| packed.blake3 == HotnessSummary::of(hotness).blake3)
+}
+
 /// Why it does not fit, and what would.
-fn explain(
-    anew: &Anew<'_>,
-    specs: &[CardSpec],
-    refused: Refused,
-    beside: &Beside,
-    family: &str,
-) -> RuntimeError {
+fn explain(anew: &Anew<'_>, refused: Refused, beside: &Beside, family: &str) -> RuntimeError {
+    let specs = anew.specs();
     let (card, short, enough) = match refused {
         Refused::Never(error) => return error.into(),
         Refused::Short { card, bytes, enough } => (card, bytes, enough),

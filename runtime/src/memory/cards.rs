@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     fn shortage() -> CardShortage {
-        let must = |budget, weights, cache, scratch| CardNeed {
+        let must = |budget, weights: u64, cache: u64, scratch: u64| CardNeed {
             budget,
             need: Need { weights: weights << 20, cache: cache << 20, scratch: scratch << 20 },
         };

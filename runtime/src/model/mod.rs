@@ -128,11 +128,12 @@ impl Model {
             strategy: options.placement,
             hotness: options.hotness.as_ref(),
         };
-        let Chosen { places, note } = load::choose(container, wish, &beside, device.backend().family())?;
+        let Chosen { places, notes: moved } =
+            load::choose(container, wish, &beside, device.backend().family())?;
         if places != packed {
             program = build(&places)?;
         }
-        notes.extend(note);
+        notes.extend(moved);
         let left = left(&program);
         let need = load::needs(container, &places, &beside);
         memory::check(&need, memory::free(options.memory_limit), settings.context, beside.position)
