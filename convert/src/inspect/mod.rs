@@ -125,8 +125,11 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
             false => show_routing(&routing::of(&args.routing, None)?, args.json),
         };
     };
-    let plain =
-        !args.tensors && !args.metadata && !args.placement && args.tensor.is_none() && args.routing.is_empty();
+    let plain = !args.tensors
+        && !args.metadata
+        && !args.placement
+        && args.tensor.is_none()
+        && args.routing.is_empty();
     if plain && let Some(routing) = routing::of_text(file)? {
         return show_routing(&routing, args.json);
     }
@@ -194,7 +197,11 @@ fn show_placement(args: &InspectArgs, opened: &Opened) -> anyhow::Result<()> {
     if let Some(path) = &args.report {
         placement::write_html(&view, path, args.force)?;
     }
-    if args.json { output::json("inspect placement", &view.to_json()) } else { Ok(output::text(&view.text(args.full))?) }
+    if args.json {
+        output::json("inspect placement", &view.to_json())
+    } else {
+        Ok(output::text(&view.text(args.full))?)
+    }
 }
 
 fn show_routing(routing: &routing::Routing, json: bool) -> anyhow::Result<()> {

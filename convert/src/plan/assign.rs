@@ -1,7 +1,7 @@
 //! Assigns groups to cards: whole layers in runs, or each layer's experts over all cards and the rest on card 0.
 
 use super::Options;
-use super::cards::{Shortage, States};
+use super::cards::{Shortage, States, mib};
 use super::fuse::Group;
 use super::place::{Kept, layer};
 use crate::failure::Refusal;
@@ -9,7 +9,7 @@ use anyhow::Result;
 use gantry_formats::container::MAX_CARDS;
 use gantry_formats::exit::{Exit, ExitCode};
 use gantry_formats::placement::{
-    self, LayerExperts, LayerPlacement, Placement, PlacementError, Request, Strategy,
+    self, CardSpec, LayerExperts, LayerPlacement, Placement, PlacementError, Request, Strategy,
 };
 use gantry_formats::size;
 use std::collections::BTreeMap;
@@ -71,17 +71,36 @@ pub(super) fn assign(
     let usable = usable(groups, options, states)?;
     let request = Request { layers: &experts, usable: &usable, strategy, fill: options.cards.fill };
     let map = placement::place_by_budget(&request, &options.cards.budgets());
-    let map = map.map_err(|e| refusal(&e, "experts", options))?;
+    let map = map.map_err(|e| refusal(&e, "experts", &usable, options))?;
     // What was solved is checked before anything is built on it.
-    map.check(&experts, count, &usable).map_err(|e| refusal(&e, "experts", options))?;
+    map.check(&experts, count, &usable).map_err(|e| refusal(&e, "experts", &usable, options))?;
     Ok(Assigned { strategy, cards: vec![0; groups.len()], experts, map, usable })
 }
 
-fn refusal(error: &PlacementError, what: &str, options: &Options) -> anyhow::Error {
-    let mut text = format!("--cards {}: {what}: {error}", placement::cards_text(&options.cards.cards));
-    if error.exit() == Exit::Resources {
-        text += "; usable is a budget less the weights that must lie on its card, KV cache and reserve";
-    }
+/// The refusal that names the card, how many MiB are short, and budgets that would do.
+fn refusal(error: &PlacementError, what: &str, usable: &[Option<u64>], options: &Options) -> anyhow::Error {
+    let cards = &options.cards.cards;
+    let PlacementError::Short { card, needs, has, short, enough } = error else {
+        return Refusal::new(
+            error.exit(),
+            format!("--cards {}: {what}: {error}", placement::cards_text(cards)),
+        );
+    };
+    let who = card.map_or("all cards together are".to_string(), |card| format!("card {card} is"));
+    let would = cards.iter().zip(usable).zip(enough).map(|((spec, usable), enough)| {
+        let more = enough.saturating_sub(usable.unwrap_or(*enough));
+        // Segments grow by their alignment.
+        let more = size::align_up(more, options.alignment.segment.max(1 << 20).into()).unwrap_or(u64::MAX);
+        CardSpec { bytes: spec.bytes.map(|b| b.saturating_add(more)), ..*spec }
+    });
+    let text = format!(
+        "--cards {}: {who} {} MiB short: {} MiB of {what}, for which {} MiB are left beside all else; --cards {} would fit",
+        placement::cards_text(cards),
+        mib(*short),
+        mib(*needs),
+        mib(*has),
+        placement::cards_text(&would.collect::<Vec<_>>())
+    );
     Refusal::new(error.exit(), text)
 }
 
@@ -172,7 +191,7 @@ fn runs(groups: &[Group], options: &Options, states: &States) -> Result<Vec<usiz
                 format!("--cards {count}: the model has {layers} layers, and each card takes whole layers");
             Refusal::new(Exit::Usage, text)
         }
-        error => refusal(&error, "whole layers, each with its KV cache", options),
+        error => refusal(&error, "whole layers with their KV cache", &usable, options),
     })?;
     let of: BTreeMap<u32, usize> = layers.keys().copied().zip(map).collect();
     let card = |group: &Group| match layer(group) {

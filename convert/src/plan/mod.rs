@@ -36,7 +36,7 @@ use gantry_formats::layout::{Layout, Scales};
 use gantry_formats::role::Kind;
 use gantry_formats::target::{self, Target};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// What was meant by the command line.
 #[derive(Clone, Debug)]
@@ -218,7 +218,10 @@ impl Plan {
         notes.extend(foreign(options.target, &places.layouts));
         notes.extend(options.encoding.notes(&tensors, &sources));
         notes.extend(options.recipe.unused(&tensors, known.hparams.experts > 0));
-        let (read, packed) = (tensors.iter().map(|t| t.bytes), places.blobs.iter().map(|b| b.bytes));
+        // What is stored twice because it was asked for is no surprise.
+        let twice: HashSet<u64> = replicas.values().flatten().copied().collect();
+        let once = places.blobs.iter().zip(0u64..).filter(|(_, i)| !twice.contains(i));
+        let (read, packed) = (tensors.iter().map(|t| t.bytes), once.map(|(b, _)| b.bytes));
         let copied = tensors.iter().filter(|t| t.with_source).map(|t| t.bytes);
         if packed.sum::<u64>() - copied.sum::<u64>() > read.sum::<u64>() / 20 * 21 {
             let text = "the container is larger than the source, and no more accurate; --recipe lossless changes no value";

@@ -1,6 +1,7 @@
 //! The plan for people: at most 80 columns, no colour.
 
 use super::{Plan, TensorPlan, summary};
+use crate::table::wrap;
 use crate::units;
 use gantry_formats::container::Part;
 use gantry_formats::gguf::display_name;
@@ -68,7 +69,7 @@ fn write_table(out: &mut String, plan: &Plan, needed: u64, free: Option<u64>) ->
     out.push_str(&summary(plan));
     let free = free.map(|n| format!(", {} free", units::bytes(n))).unwrap_or_default();
     writeln!(out, "disk      {} needed{free}", units::bytes(needed))?;
-    plan.notes.iter().try_for_each(|n| writeln!(out, "note: {n}"))
+    plan.notes.iter().try_for_each(|n| writeln!(out, "{}", wrap(&format!("note: {n}"), 6)))
 }
 
 fn rows(out: &mut String, plan: &Plan) -> std::fmt::Result {

@@ -54,7 +54,11 @@ fn body(out: &mut String, view: &View) -> std::fmt::Result {
     chip(out, "layers with experts", &view.layers.len().to_string())?;
     chip(out, "experts", &units::count(experts))?;
     if let Some(worst) = view.worst_first().first() {
-        chip(out, "worst balancedness", &format!("{} in layer {}", balance(worst.balance_ppm()), worst.layer))?;
+        chip(
+            out,
+            "worst balancedness",
+            &format!("{} in layer {}", balance(worst.balance_ppm()), worst.layer),
+        )?;
     }
     if let Some(tokens) = view.tokens {
         chip(out, "measured by", &format!("{} tokens", units::count(tokens)))?;
@@ -63,20 +67,30 @@ fn body(out: &mut String, view: &View) -> std::fmt::Result {
     for warning in &view.warnings {
         writeln!(out, "<p class=\"warn\">{}</p>", escape(warning))?;
     }
-    section(out, "Memory", "What each card holds, against its budget where it has one.", |out| cards(out, view))?;
+    section(out, "Memory", "What each card holds, against its budget where it has one.", |out| {
+        cards(out, view)
+    })?;
     if !view.layers.is_empty() {
         let what = match view.measured.is_some() {
-            true => "Measured part of each layer's tokens that a card computes. Where all columns look alike, cards are balanced.",
-            false => "Expected part of each layer's tokens that a card computes. Where all columns look alike, cards are balanced.",
+            true => {
+                "Measured part of each layer's tokens that a card computes. Where all columns look alike, cards are balanced."
+            }
+            false => {
+                "Expected part of each layer's tokens that a card computes. Where all columns look alike, cards are balanced."
+            }
         };
         section(out, "Load by layer and card", what, |out| grid(out, view))?;
-        let what = "Mean over largest load of a card: 1 is even; the slowest card decides how long a layer takes.";
+        let what =
+            "Mean over largest load of a card: 1 is even; the slowest card decides how long a layer takes.";
         section(out, "Balancedness by layer", what, |out| balances(out, view))?;
         if experts as usize <= DRAWN {
-            let what = "One cell for each expert, coloured by its card; a dot marks one that several cards hold.";
+            let what =
+                "One cell for each expert, coloured by its card; a dot marks one that several cards hold.";
             section(out, "Experts", what, |out| experts_drawn(out, view))?;
         }
-        section(out, "Worst layers", "Layers whose fullest card is furthest above the mean.", |out| worst(out, view))?;
+        section(out, "Worst layers", "Layers whose fullest card is furthest above the mean.", |out| {
+            worst(out, view)
+        })?;
     }
     if !view.hottest.is_empty() {
         section(out, "Hottest experts", "By their part of their layer's tokens.", |out| hottest(out, view))?;
@@ -221,7 +235,8 @@ fn grid(out: &mut String, view: &View) -> std::fmt::Result {
                 escape(&card_name(view, card)),
                 share(cell.ppm()),
                 cell.experts,
-                cell.measured_ppm.map_or(String::new(), |_| format!(", expected {}", share(cell.predicted_ppm)))
+                cell.measured_ppm
+                    .map_or(String::new(), |_| format!(", expected {}", share(cell.predicted_ppm)))
             )?;
             if labelled && cell.experts > 0 {
                 writeln!(
@@ -263,7 +278,11 @@ fn balances(out: &mut String, view: &View) -> std::fmt::Result {
         )?;
         if at.is_multiple_of(every) {
             let (x, y) = (x + width / 2.0, HEIGHT + 16.0);
-            writeln!(out, "<text class=\"dim\" x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{}</text>", layer.layer)?;
+            writeln!(
+                out,
+                "<text class=\"dim\" x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{}</text>",
+                layer.layer
+            )?;
         }
     }
     writeln!(out, "</svg>")
@@ -281,7 +300,12 @@ fn experts_drawn(out: &mut String, view: &View) -> std::fmt::Result {
     for (at, line) in view.map.layers.iter().enumerate() {
         let y = row * at as f64;
         if row >= 12.0 || at.is_multiple_of(2) {
-            writeln!(out, "<text class=\"dim\" x=\"0\" y=\"{:.1}\">{}</text>", y + row / 2.0 + 4.0, line.layer)?;
+            writeln!(
+                out,
+                "<text class=\"dim\" x=\"0\" y=\"{:.1}\">{}</text>",
+                y + row / 2.0 + 4.0,
+                line.layer
+            )?;
         }
         let experts = view.layers.get(at).map_or(0, |l| l.experts);
         for expert in 0..experts {
@@ -310,7 +334,10 @@ fn experts_drawn(out: &mut String, view: &View) -> std::fmt::Result {
 }
 
 fn worst(out: &mut String, view: &View) -> std::fmt::Result {
-    writeln!(out, "<table><tr><th>layer</th><th>balancedness</th><th>fullest card</th><th>its part</th><th>expected</th><th>its experts</th></tr>")?;
+    writeln!(
+        out,
+        "<table><tr><th>layer</th><th>balancedness</th><th>fullest card</th><th>its part</th><th>expected</th><th>its experts</th></tr>"
+    )?;
     for layer in view.worst_first().into_iter().take(WORST) {
         let (card, cell) = fullest(layer);
         writeln!(
@@ -333,7 +360,10 @@ fn fullest(layer: &Layer) -> (usize, Option<super::Cell>) {
 }
 
 fn hottest(out: &mut String, view: &View) -> std::fmt::Result {
-    writeln!(out, "<table><tr><th>expert</th><th>tokens</th><th>of its layer</th><th></th><th>cards</th></tr>")?;
+    writeln!(
+        out,
+        "<table><tr><th>expert</th><th>tokens</th><th>of its layer</th><th></th><th>cards</th></tr>"
+    )?;
     let most = view.hottest.iter().map(|h| h.share_ppm).max().unwrap_or(1).max(1);
     for hot in &view.hottest {
         let cards: Vec<String> = hot.cards.iter().map(usize::to_string).collect();

@@ -106,11 +106,7 @@ struct Hot {
 ///
 /// # Errors
 /// Where it has no experts, or counts are refused or of another model.
-pub(super) fn of(
-    container: &Container,
-    kv_bytes: &[u64],
-    counts: &[PathBuf],
-) -> anyhow::Result<View> {
+pub(super) fn of(container: &Container, kv_bytes: &[u64], counts: &[PathBuf]) -> anyhow::Result<View> {
     let manifest = container.manifest();
     let n = container.header().cards.len();
     let map = manifest.expert_map(n);
@@ -286,11 +282,7 @@ pub(super) fn write_html(view: &View, path: &Path, force: bool) -> anyhow::Resul
 }
 
 /// KV cache by card, for a container that does not say.
-pub(super) fn kv_by_card(
-    opened: &crate::weights::Opened,
-    context: Option<u64>,
-    kv: KvType,
-) -> Vec<u64> {
+pub(super) fn kv_by_card(opened: &crate::weights::Opened, context: Option<u64>, kv: KvType) -> Vec<u64> {
     let headers = opened.headers();
     let Some(header) = headers.first() else { return Vec::new() };
     let memory = super::memory::estimate(opened, header, context, kv);

@@ -137,7 +137,10 @@ fn grid(view: &View, full: bool) -> String {
     let mut out = columns(&lines);
     let left = view.layers.len() - chosen.len();
     if left > 0 {
-        out += &format!("{} left out, the worst are shown; --full shows all\n", units::plural(left as u64, "layer"));
+        out += &format!(
+            "{} left out, the worst are shown; --full shows all\n",
+            units::plural(left as u64, "layer")
+        );
     }
     out
 }
@@ -145,7 +148,8 @@ fn grid(view: &View, full: bool) -> String {
 /// Right-aligned columns.
 fn columns(lines: &[Vec<String>]) -> String {
     let count = lines.first().map_or(0, Vec::len);
-    let width = |i: usize| lines.iter().filter_map(|l| l.get(i)).map(|c| c.chars().count()).max().unwrap_or(0);
+    let width =
+        |i: usize| lines.iter().filter_map(|l| l.get(i)).map(|c| c.chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..count).map(width).collect();
     let mut out = String::new();
     for line in lines {
