@@ -138,7 +138,10 @@ mod tests {
         let done = AtomicU64::new(0);
         let fails = |_, item: usize, _: &mut Vec<Place>| match item {
             3 => Err(ContainerError::Incompatible("three".into())),
-            _ => Ok(drop(done.fetch_add(1, Ordering::Relaxed))),
+            _ => {
+                done.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
         };
         let error = queues.run(2, &mut Vec::new(), fails).unwrap_err();
         assert_eq!(error.to_string(), "three");

@@ -61,7 +61,7 @@ fn same_bytes(path: &Path) {
 #[test]
 fn everything_keeps_its_bytes_wherever_it_goes() {
     let made = Made::new("qwen4exp-mtp-tiny", &["expert_count=7"]);
-    for options in [&[][..], &["--cards", "2"], &["--cards", "3"]] {
+    for options in [&[][..], &["--cards", "2"], &["--cards", "3", "--placement", "replicate:2"]] {
         made.pack_as(&[&["--recipe", "balanced"], options].concat());
         same_bytes(&made.container());
     }
@@ -171,7 +171,7 @@ fn cards_that_are_too_small_or_no_cards_are_refused() {
     assert_eq!(code, Some(0), "{text}");
     for (options, said_of_it) in [
         (&["--cards", "0"][..], "expected 1 to"),
-        (&["--cards", "24"], "layers"),
+        (&["--cards", "24", "--placement", "layers"], "24 cards for 4 layers"),
         (&["--cards", "24Gib"], "unit"),
         (&["--cards", "2", "--placement", "pairs"], "paired, layers, balanced or replicate:N"),
         (&["--cards", "2", "--load", "map"], "--load read"),
@@ -190,4 +190,32 @@ fn counts_of_another_model_are_refused() {
     std::fs::write(&file, "layer_id,expert_id,count\n0,99,5\n").expect("counts");
     let (text, code) = said(&made, &["--cards", "2", "--hotness", file.to_str().expect("UTF-8")]);
     assert!(code == Some(3) && text.contains("another model"), "{code:?} {text}");
+}
+
+#[test]
+fn what_was_packed_by_the_same_rule_and_counts_stays() {
+    let made = Made::new("llama-moe-tiny", &[]);
+    let hot = made.folder().join("hot.json");
+    let hot = hot.to_str().expect("UTF-8");
+    assert_eq!(said(&made, &["--record-hotness", hot]).1, Some(0));
+    let by = ["--cards", "2", "--placement", "balanced", "--hotness", hot];
+    made.pack_as(&[&["--recipe", "lossless"][..], &by].concat());
+    let moved = |options: &[&str]| {
+        let (text, code) = said(&made, options);
+        assert_eq!(code, Some(0), "{options:?}: {text}");
+        (text.contains("while loading"), text.contains("give --hotness"), text)
+    };
+    for options in [&[][..], &["--cards", "2"], &["--cards", "64MiB,64MiB", "--placement", "balanced"], &by] {
+        let (anew, _, text) = moved(options);
+        assert!(!anew && text.contains("card 1: "), "{options:?}: {text}");
+    }
+    // Other cards keep the rule, and the counts must be given again.
+    let (anew, asks, text) = moved(&["--cards", "3"]);
+    assert!(anew && asks && text.contains("packed for 2 cards") && text.contains("(balanced)"), "{text}");
+    let (anew, asks, text) = moved(&["--cards", "3", "--hotness", hot]);
+    assert!(anew && !asks, "{text}");
+    let (anew, asks, text) = moved(&["--placement", "layers"]);
+    assert!(anew && !asks && text.contains("(layers)"), "{text}");
+    let (anew, asks, text) = moved(&["--cards", "1"]);
+    assert!(anew && !asks && text.contains("placed on cpu:0 while loading"), "{text}");
 }
