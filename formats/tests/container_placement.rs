@@ -162,9 +162,9 @@ fn banks_of_one_layer_that_differ_are_refused() {
 
 #[test]
 fn sections_that_do_not_belong_are_refused() {
-    refused(|s| drop(section(s).cards.pop()), "1 cards, the container has 2 cards");
+    refused(|s| section(s).cards.truncate(1), "1 cards, the container has 2 cards");
     refused(|s| section(s).cards.push(PlacedCard::default()), "placed for another number of cards");
-    refused(|s| drop(section(s).shares_ppm.pop()), "1 shares, the container has 2 cards");
+    refused(|s| section(s).shares_ppm.truncate(1), "1 shares, the container has 2 cards");
     refused(|s| section(s).layers.clear(), "its layers are not those that have banks");
     refused(|s| section(s).layers[0].layer = 7, "its layers are not those that have banks");
     refused(|s| section(s).layers[0].shares_ppm.push(0), "layer 0: 3 shares for 2 cards");

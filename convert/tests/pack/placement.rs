@@ -164,6 +164,18 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     convert(&["--cards", "400KiB,10GiB", "--context", "1000000"], 6, &["card 0", "--context ", "would fit"]);
     convert(&["--cards", "200KiB"], 6, &["card 0 is", "would fit"]);
     convert(&["--cards", "60KiB,60KiB,60KiB", "--placement", "layers"], 6, &["MiB", "short"]);
+    // What is said to fit does.
+    for cards in ["100KiB,300KiB", "400KiB,100KiB,cpu:60KiB", "60KiB,60KiB,60KiB"] {
+        for rule in ["paired", "layers"] {
+            let args = [&["plan", &input, "--cards", cards, "--placement", rule][..], &SMALL].concat();
+            let out = gantry(&args);
+            let text = String::from_utf8_lossy(&out.stderr);
+            assert_eq!(out.status.code(), Some(6), "{text}");
+            let Some((before, _)) = text.split_once(" would fit") else { panic!("{text}") };
+            let Some((_, enough)) = before.rsplit_once("; --cards ") else { continue };
+            succeed(&[&["plan", &input, "--cards", enough, "--placement", rule][..], &SMALL].concat());
+        }
+    }
     convert(&["--cards", "0"], 2, &["--cards 0", "expected 1 to"]);
     convert(&["--cards", "24Gib"], 2, &["--cards 24Gib", "unit"]);
     convert(&["--cards", "4", "--placement", "layers"], 2, &["the model has 3 layers"]);

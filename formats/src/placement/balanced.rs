@@ -11,20 +11,20 @@ use super::packing::Packing;
 pub(super) fn spread(tokens: &[u64], rooms: &[u32], dealt: &[Vec<u32>]) -> Vec<Vec<u32>> {
     let weights: Vec<u128> = tokens.iter().map(|n| u128::from(*n)).collect();
     let bound = least(&weights, rooms.len());
-    let start = Packing::of(&weights, rooms, dealt);
-    if start.largest() <= bound {
-        return dealt.to_vec();
-    }
-    let mut best = start.clone();
-    best.improve(bound);
-    if let Some(mut other) = Packing::longest_first(&weights, &vec![1; tokens.len()], rooms) {
-        other.improve(bound);
-        // Of two that are as good, the one that began with loads in mind.
-        if other.largest() <= best.largest() {
-            best = other;
+    let deal = Packing::of(&weights, rooms, dealt);
+    let first = Packing::longest_first(&weights, &vec![1; tokens.len()], rooms);
+    let mut best = None;
+    // Moves from the deal may lead on where those from the other start end.
+    for mut packing in first.into_iter().chain([deal.clone()]) {
+        if best.as_ref().is_none_or(|best: &Packing<'_>| !best.is_near(bound)) && !deal.is_near(bound) {
+            packing.improve(bound);
+            best = Some(packing).into_iter().chain(best).min_by_key(Packing::largest);
         }
     }
-    if best.largest() < start.largest() { best.into_cards() } else { dealt.to_vec() }
+    match best {
+        Some(best) if best.largest() < deal.largest() => best.into_cards(),
+        _ => dealt.to_vec(),
+    }
 }
 
 /// No packing has a smaller largest load: the mean, rounded up, and the heaviest expert.

@@ -19,11 +19,17 @@ pub(super) struct Packing<'a> {
     holds: Vec<bool>,
 }
 
-/// An expert that goes to another card, and one that comes back for it.
+/// Up to so many experts and copies, also pairs of them change places, which takes the fourth power of their number.
+const PAIRS: usize = 32;
+
+/// A largest load this near to what is least, as a part of that, is not made smaller: counts are not that exact.
+const NEAR: u128 = 10_000;
+
+/// Experts that go to another card, and those that come back for them.
 struct Step {
     to: usize,
-    give: u32,
-    take: Option<u32>,
+    give: [Option<u32>; 2],
+    take: [Option<u32>; 2],
 }
 
 impl<'a> Packing<'a> {
@@ -43,7 +49,7 @@ impl<'a> Packing<'a> {
     }
 
     /// Longest processing time first: the heaviest copy to the card with the smallest load, among equals to the one
-    /// with the fewest experts. `None` where the rooms leave an expert's copies no distinct cards.
+    /// with the fewest experts, then to the one with the least room. `None` where the rooms leave an expert's copies no distinct cards.
     pub(super) fn longest_first(weights: &'a [u128], copies: &[u8], rooms: &'a [u32]) -> Option<Self> {
         let mut packing = Self::empty(weights, rooms);
         let mut order: Vec<u32> = (0..weights.len() as u32).collect();
@@ -51,7 +57,8 @@ impl<'a> Packing<'a> {
         for expert in order {
             for _ in 0..copies[expert as usize] {
                 let open = |card: &usize| packing.has_room(*card) && !packing.is_on(expert, *card);
-                let least = |card: &usize| (packing.loads[*card], packing.cards[*card].len(), *card);
+                let least =
+                    |card: &usize| (packing.loads[*card], packing.cards[*card].len(), rooms[*card], *card);
                 let card = (0..rooms.len()).filter(open).min_by_key(least);
                 let card = card.or_else(|| packing.make_room(expert))?;
                 packing.put(expert, card);
@@ -78,22 +85,56 @@ impl<'a> Packing<'a> {
     }
 
     /// Moves and swaps between the card with the largest load and another one, always the best of them, until none
-    /// makes both loads smaller than that, or `bound` is reached, below which no packing gets.
+    /// makes both loads smaller than that, or the largest is next to `bound`, below which no packing gets.
     pub(super) fn improve(&mut self, bound: u128) {
         let held: usize = self.cards.iter().map(Vec::len).sum();
         for _ in 0..STEPS * held {
             let worst = self.worst();
-            if self.loads[worst] <= bound {
+            if self.is_near(bound) {
                 return;
             }
-            let Some(Step { to, give, take }) = self.best_step(worst) else { return };
-            self.take(give, worst);
-            self.put(give, to);
-            if let Some(back) = take {
-                self.take(back, to);
-                self.put(back, worst);
+            let pairs = || if held <= PAIRS { self.best_pairs(worst) } else { None };
+            let Some(Step { to, give, take }) = self.best_step(worst).or_else(pairs) else { return };
+            give.iter().flatten().for_each(|expert| self.take(*expert, worst));
+            take.iter().flatten().for_each(|expert| self.take(*expert, to));
+            give.iter().flatten().for_each(|expert| self.put(*expert, to));
+            take.iter().flatten().for_each(|expert| self.put(*expert, worst));
+        }
+    }
+
+    /// The best step with up to two experts each way.
+    fn best_pairs(&self, from: usize) -> Option<Step> {
+        let mut best: Option<(u128, Step)> = None;
+        for to in (0..self.rooms.len()).filter(|to| *to != from && self.loads[*to] < self.loads[from]) {
+            let gives = self.pairs(from, to);
+            let takes = self.pairs(to, from);
+            let fits = |card: usize, less: usize, more: usize| {
+                self.cards[card].len() - less + more <= self.rooms[card] as usize
+            };
+            for (give, out) in &gives {
+                for (take, back) in takes.iter().filter(|(_, back)| back < out) {
+                    let (g, t) = (give.iter().flatten().count(), take.iter().flatten().count());
+                    let load = (self.loads[from] - (out - back)).max(self.loads[to] + (out - back));
+                    let better = best.as_ref().map_or(load < self.loads[from], |(least, _)| load < *least);
+                    if better && fits(from, g, t) && fits(to, t, g) {
+                        best = Some((load, Step { to, give: *give, take: *take }));
+                    }
+                }
             }
         }
+        best.map(|(_, step)| step)
+    }
+
+    /// None, one or two of a card's experts that another does not hold, and what they weigh.
+    fn pairs(&self, card: usize, other: usize) -> Vec<([Option<u32>; 2], u128)> {
+        let free: Vec<u32> = self.cards[card].iter().copied().filter(|e| !self.is_on(*e, other)).collect();
+        let weight = |expert: u32| self.weights[expert as usize];
+        let mut out = vec![([None, None], 0)];
+        for (i, &a) in free.iter().enumerate() {
+            out.push(([Some(a), None], weight(a)));
+            out.extend(free[..i].iter().map(|&b| ([Some(a), Some(b)], weight(a) + weight(b))));
+        }
+        out
     }
 
     fn best_step(&self, from: usize) -> Option<Step> {
@@ -104,7 +145,7 @@ impl<'a> Packing<'a> {
                 // The larger of both loads afterwards.
                 let load = (self.loads[from] - less).max(self.loads[to] + less);
                 if best.as_ref().is_none_or(|(least, _)| load < *least) {
-                    best = Some((load, Step { to, give, take }));
+                    best = Some((load, Step { to, give: [Some(give), None], take: [take, None] }));
                 }
             };
             let others = &self.cards[to];
@@ -169,6 +210,11 @@ impl<'a> Packing<'a> {
     /// The largest load.
     pub(super) fn largest(&self) -> u128 {
         self.loads.iter().max().copied().unwrap_or(0)
+    }
+
+    /// Whether moves and swaps towards `bound` are not worth while any more.
+    pub(super) fn is_near(&self, bound: u128) -> bool {
+        self.largest() <= bound + bound / NEAR
     }
 
     /// The loads, largest first.

@@ -23,14 +23,14 @@ const NEAR: u128 = 1_000;
 /// distinct cards (at most [`load::MAX_COPIES`] of one expert). The tokens of an expert split evenly among its copies.
 ///
 /// The hottest copy is split first, as the public EPLB does; then a copy at a time is given to another expert, the
-/// best ways side by side, each packed as `balanced` packs. Copies that would make the largest load larger than
-/// `without` has it are left out altogether.
+/// best ways side by side, each packed as `balanced` packs. Where copies would make the largest load larger than in
+/// `without`, by more than a thousandth, there are none.
 pub(super) fn spread(tokens: &[u64], rooms: &[u32], extra: u32, without: &[Vec<u32>]) -> Vec<Vec<u32>> {
     let search = Search::new(tokens, rooms);
     let weights = search.weights(&vec![1; tokens.len()]);
     let most = Packing::of(&weights, rooms, without).largest();
     match search.run(extra) {
-        Some(way) if way.loads.first().is_some_and(|load| *load <= most) => way.cards,
+        Some(way) if way.loads.first().is_some_and(|load| *load <= most + most / NEAR) => way.cards,
         _ => without.to_vec(),
     }
 }

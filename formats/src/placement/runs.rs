@@ -143,3 +143,93 @@ impl Runs<'_> {
 
 /// Binary digits of the search's steps.
 const GRAIN: u32 = 40;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::layers;
+    use proptest::prelude::*;
+
+    /// Every way to cut `n` layers into `cards` runs.
+    fn cuts(n: usize, cards: usize) -> Vec<Vec<usize>> {
+        if cards == 1 {
+            return vec![vec![0; n]];
+        }
+        let mut out = Vec::new();
+        for head in 1..=n - (cards - 1) {
+            for tail in cuts(n - head, cards - 1) {
+                out.push([vec![0; head], tail.iter().map(|c| c + 1).collect()].concat());
+            }
+        }
+        out
+    }
+
+    /// The fullest card's load by usable bytes, to compare as a fraction.
+    fn fullest(loads: &[u64], usable: &[u64]) -> (u64, u64) {
+        let parts = loads.iter().copied().zip(usable.iter().copied());
+        parts.reduce(|a, b| if a.0 * b.1 >= b.0 * a.1 { a } else { b }).unwrap()
+    }
+
+    #[test]
+    fn unequal_cards_hold_in_proportion() {
+        assert_eq!(layer_runs(&[10; 6], 0, 0, &[Some(48), Some(24)]), Ok(vec![0, 0, 0, 0, 1, 1]));
+        assert_eq!(layer_runs(&[10; 6], 20, 0, &[Some(60), Some(60)]), Ok(vec![0, 0, 1, 1, 1, 1]));
+        // The second card is too small for the large layer, so that the first stops before it could hold no more.
+        assert_eq!(layer_runs(&[5, 5, 90, 5], 0, 0, &[Some(11), Some(8), Some(99)]).map(|m| m[1]), Ok(1));
+        assert_eq!(layer_runs(&[5, 5], 1, 1, &[Some(12)]), Ok(vec![0, 0]));
+        assert_eq!(layer_runs(&[], 1, 1, &[Some(2)]), Ok(vec![]));
+    }
+
+    #[test]
+    fn what_is_short_names_the_card() {
+        let mib = 1u64 << 20;
+        let error = layer_runs(&[10 * mib; 6], 0, 4 * mib, &[Some(40 * mib), Some(23 * mib)]).unwrap_err();
+        let said =
+            "card 1: 24 MiB to hold, 23 MiB usable, 1 MiB short; with 40 MiB, 24 MiB usable it would fit";
+        assert_eq!(error.to_string(), said);
+        assert!(matches!(layer_runs(&[], 2, 1, &[Some(2)]), Err(PlacementError::Short { short: 1, .. })));
+        let few = PlacementError::FewLayers { cards: 3, layers: 2 };
+        assert_eq!(layer_runs(&[1, 1], 0, 0, &[None; 3]), Err(few));
+        assert!(matches!(layer_runs(&[u64::MAX, 1], 0, 0, &[None]), Err(PlacementError::Overflow { .. })));
+        assert!(layer_runs(&[u64::MAX / 2, u64::MAX / 2], 1, 0, &[Some(1), Some(u64::MAX)]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn without_limits_runs_are_those_of_equal_cards(
+            bytes in prop::collection::vec(0u64..50, 1..20), first in 0u64..80, last in 0u64..80, cards in 1usize..6,
+        ) {
+            let runs = layer_runs(&bytes, first, last, &vec![None; cards]).ok();
+            prop_assert_eq!(runs, layers(&bytes, first, last, cards));
+        }
+
+        #[test]
+        fn no_other_cut_has_a_less_full_card(
+            bytes in prop::collection::vec(0u64..50, 1..9),
+            first in 0u64..80,
+            last in 0u64..80,
+            usable in prop::collection::vec(1u64..300, 1..5),
+        ) {
+            prop_assume!(usable.len() <= bytes.len());
+            let runs = Runs { bytes: &bytes, first, last, cards: usable.len() };
+            let all = cuts(bytes.len(), usable.len()).into_iter().map(|cut| fullest(&runs.loads(&cut), &usable));
+            let best = all.reduce(|a, b| if a.0 * b.1 <= b.0 * a.1 { a } else { b }).unwrap();
+            let limits: Vec<_> = usable.iter().map(|bytes| Some(*bytes)).collect();
+            match layer_runs(&bytes, first, last, &limits) {
+                Ok(map) => {
+                    prop_assert!(map.windows(2).all(|w| w[1] == w[0] || w[1] == w[0] + 1));
+                    prop_assert_eq!((map[0], map[map.len() - 1]), (0, usable.len() - 1));
+                    let own = fullest(&runs.loads(&map), &usable);
+                    prop_assert_eq!(own.0 * best.1, best.0 * own.1);
+                }
+                Err(PlacementError::Short { card: Some(card), needs, has, short, enough }) => {
+                    prop_assert!(best.0 > best.1);
+                    prop_assert_eq!((has, needs), (usable[card], has + short));
+                    let enough: Vec<_> = enough.iter().map(|bytes| Some(*bytes)).collect();
+                    prop_assert!(layer_runs(&bytes, first, last, &enough).is_ok());
+                }
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+    }
+}

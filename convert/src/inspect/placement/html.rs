@@ -14,9 +14,9 @@ const WIDTH: f64 = 960.0;
 
 const STYLE: &str = "
 :root { color-scheme: light dark; --bg: #fbfbfa; --panel: #ffffff; --fg: #1d2126; --dim: #68707c; --line: #e1e4e8;
-  --track: #eceef1; --cold: #e9eef5; --hot: #d1495b; --dense: #8a94a3; --kv: #c2a33c; }
+  --track: #eceef1; --even: #eef0f3; --cool: #3b7dd8; --hot: #d1495b; --dense: #8a94a3; --kv: #c2a33c; }
 @media (prefers-color-scheme: dark) { :root { --bg: #14171b; --panel: #1b1f25; --fg: #e4e7eb; --dim: #8d96a3;
-  --line: #2c323a; --track: #272c34; --cold: #232b36; --hot: #e0677a; --dense: #707a89; --kv: #b5963a; } }
+  --line: #2c323a; --track: #272c34; --even: #2a3038; --cool: #4c86d6; --hot: #e0677a; --dense: #707a89; --kv: #b5963a; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--bg); color: var(--fg); font: 15px/1.5 system-ui, sans-serif; }
 main { max-width: 1040px; margin: 0 auto; padding: 32px 24px 64px; }
@@ -79,7 +79,7 @@ fn body(out: &mut String, view: &View) -> std::fmt::Result {
                 "Expected part of each layer's tokens that a card computes. Where all columns look alike, cards are balanced."
             }
         };
-        section(out, "Load by layer and card", what, |out| grid(out, view))?;
+        section(out, "Load by layer and card", &what, |out| grid(out, view))?;
         let what =
             "Mean over largest load of a card: 1 is even; the slowest card decides how long a layer takes.";
         section(out, "Balancedness by layer", what, |out| balances(out, view))?;
@@ -169,7 +169,7 @@ fn cards(out: &mut String, view: &View) -> std::fmt::Result {
             y + 2.0
         )?;
         let mut x = LEFT;
-        let dense = card.segment_bytes.saturating_sub(card.expert_bytes);
+        let dense = card.other_bytes;
         let parts = [
             ("weights", dense, "var(--dense)".to_string()),
             ("experts", card.expert_bytes, colour(i)),
@@ -209,7 +209,6 @@ fn grid(out: &mut String, view: &View) -> std::fmt::Result {
     let row: f64 = if rows > 40 { 14.0 } else { 22.0 };
     let width = (WIDTH - LEFT) / columns as f64;
     let labelled = width >= 44.0 && row >= 14.0;
-    let largest = view.layers.iter().flat_map(|l| &l.cards).map(|c| c.ppm()).max().unwrap_or(1).max(1);
     open_svg(out, WIDTH, HEAD + row * rows as f64, "Load by layer and card")?;
     for card in 0..view.cards.len() {
         let x = LEFT + width * (card as f64 + 0.5);
@@ -222,15 +221,14 @@ fn grid(out: &mut String, view: &View) -> std::fmt::Result {
         writeln!(out, "<text class=\"dim\" x=\"0\" y=\"{base:.1}\">{}</text>", layer.layer)?;
         for (card, cell) in layer.cards.iter().enumerate() {
             let x = LEFT + width * card as f64;
-            let heat = f64::from(cell.ppm()) / f64::from(largest);
+            let (side, heat) = tint(cell.ppm(), columns);
             writeln!(
                 out,
-                "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"2\" fill=\"color-mix(in oklab, var(--hot) {:.0}%, var(--cold))\"><title>layer {}, {}: {} of its tokens, {} experts{}</title></rect>",
+                "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"2\" fill=\"color-mix(in oklab, var({side}) {heat:.0}%, var(--even))\"><title>layer {}, {}: {} of its tokens, {} experts{}</title></rect>",
                 x + 1.0,
                 y + 1.0,
                 width - 2.0,
                 row - 2.0,
-                heat * 80.0,
                 layer.layer,
                 escape(&card_name(view, card)),
                 share(cell.ppm()),
@@ -249,6 +247,12 @@ fn grid(out: &mut String, view: &View) -> std::fmt::Result {
         }
     }
     writeln!(out, "</svg>")
+}
+
+/// The colour of a share beside an even one, and how much of it in per cent: red up to twice as much, blue down to none.
+fn tint(ppm: u32, cards: usize) -> (&'static str, f64) {
+    let times = f64::from(ppm) * cards as f64 / 1e6;
+    if times >= 1.0 { ("--hot", ((times - 1.0) * 85.0).min(85.0)) } else { ("--cool", (1.0 - times) * 60.0) }
 }
 
 /// A column for each layer's balancedness.

@@ -1,6 +1,8 @@
 //! `--placement`: which card holds which expert, what each card has to compute, and with counts how it turned out.
 
 mod html;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use crate::kv::KvType;
@@ -50,6 +52,8 @@ struct Card {
     segment_bytes: u64,
     /// Of these, experts in banks.
     expert_bytes: u64,
+    /// Of these, other weights.
+    other_bytes: u64,
     kv_bytes: u64,
     /// Slots in its banks.
     experts: u64,
@@ -127,11 +131,14 @@ pub(super) fn of(container: &Container, kv_bytes: &[u64], counts: &[PathBuf]) ->
         let here = manifest.banks.iter().filter(|b| b.card as usize == card);
         let slots = here.clone().map(|b| b.experts.len() as u64).sum();
         let placed = section.as_ref().and_then(|s| s.cards.get(card));
+        let expert_bytes = here.map(|b| b.experts.len() as u64 * b.bytes).sum();
+        let weights = manifest.cards.get(card).map_or(0, |c| c.weight_bytes);
         Card {
             host: placed.is_some_and(|c| c.host),
             budget: placed.and_then(|c| c.bytes),
             segment_bytes: entry.bytes,
-            expert_bytes: here.map(|b| b.experts.len() as u64 * b.bytes).sum(),
+            expert_bytes,
+            other_bytes: weights.saturating_sub(expert_bytes),
             kv_bytes: placed.map_or(kv_bytes.get(card).copied().unwrap_or(0), |c| c.kv_bytes),
             experts: slots,
             predicted_ppm: totals[card],

@@ -63,7 +63,7 @@ fn cards(view: &View) -> String {
     for (i, card) in view.cards.iter().enumerate() {
         table.row([
             format!("{i}{}", if card.host { " (host)" } else { "" }),
-            units::bytes(card.segment_bytes.saturating_sub(card.expert_bytes)),
+            units::bytes(card.other_bytes),
             units::bytes(card.expert_bytes),
             units::count(card.experts),
             units::bytes(card.kv_bytes),
