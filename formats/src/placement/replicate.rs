@@ -75,7 +75,6 @@ impl<'a> Search<'a> {
         let mut left = (WORK / held.max(1)).clamp(1, MOST_TRIED);
         let mut seen = BTreeSet::from([copies.clone()]);
         let mut best = self.pack(copies)?;
-        let mut ways = Vec::new();
         let mut patience = PATIENCE;
         let mut round = self.neighbours(&best, left);
         while patience > 0 && left > 0 && !self.is_near(&best) {
@@ -88,16 +87,14 @@ impl<'a> Search<'a> {
             }
             next.sort_by(|a: &Way, b: &Way| a.loads.cmp(&b.loads));
             next.truncate(WIDTH);
-            ways = next;
-            let Some(first) = ways.first() else { break };
+            let Some(first) = next.first() else { break };
             let better = first.loads < best.loads;
             patience = if better { PATIENCE } else { patience - 1 };
-            round = ways.iter().flat_map(|way| self.neighbours(way, left / WIDTH + 1)).collect();
+            round = next.iter().flat_map(|way| self.neighbours(way, left / WIDTH + 1)).collect();
             if better {
-                best = ways.swap_remove(0);
+                best = next.swap_remove(0);
             }
         }
-        drop(ways);
         Some(best)
     }
 
