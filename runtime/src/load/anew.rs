@@ -35,15 +35,8 @@ struct Routed {
 /// Why a container does not lie on cards so.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// Too little room.
-    Short {
-        /// The card; `None` where it is all of them together.
-        card: Option<usize>,
-        /// By how many bytes.
-        bytes: u64,
-        /// Budgets by card with which it would fit.
-        enough: Vec<u64>,
-    },
+    /// Too little room; with these budgets, none less than its card's own, it would fit.
+    Short(Vec<u64>),
     /// No budget helps.
     Never(PlacementError),
 }
@@ -74,16 +67,14 @@ impl<'a> Anew<'a> {
 
     /// The places for sequences of `context` positions.
     pub(super) fn places(&self, context: usize) -> Result<Places, Refused> {
-        let (dense, experts) = match self.strategy {
-            Strategy::Layers => self.layers(context)?,
-            _ => self.spread(context)?,
-        };
+        let (dense, experts) =
+            if self.whole_layers() { self.layers(context)? } else { self.spread(context)? };
         self.lay(&dense, &experts).ok_or_else(overflow)
     }
 
-    /// Whether whole layers go to cards, not experts.
+    /// Whether whole layers go to cards, not experts; on one card it is the same.
     pub(super) fn whole_layers(&self) -> bool {
-        self.strategy == Strategy::Layers
+        self.strategy == Strategy::Layers && self.specs.len() > 1
     }
 
     /// Bytes that each card holds whatever else goes there, without an expert: all tensors on the first where whole
@@ -100,9 +91,9 @@ impl<'a> Anew<'a> {
     pub(super) fn movable(&self) -> u64 {
         let experts = self.experts.iter().map(|l| l.bytes.saturating_mul(l.experts.into()));
         let experts = experts.fold(0, u64::saturating_add);
-        match self.strategy {
-            Strategy::Layers => experts.saturating_add(self.dense_end().unwrap_or(u64::MAX)),
-            _ => experts,
+        match self.whole_layers() {
+            true => experts.saturating_add(self.dense_end().unwrap_or(u64::MAX)),
+            false => experts,
         }
     }
 
@@ -132,15 +123,12 @@ impl<'a> Anew<'a> {
         let aside = self.beside.cache(context).saturating_add(self.beside.scratch);
         // What a card holds beside weights, and what it holds of weights before the first expert.
         let first = |card: usize| if card == 0 { (aside, taken) } else { (0, 0) };
-        let mut too_small = None;
+        let mut too_small = false;
         let usable = self.specs.iter().enumerate().map(|(card, spec)| {
             let (aside, taken) = first(card);
             let budget = spec.bytes?;
             let room = budget.saturating_sub(aside) / segment * segment;
-            if aside > budget || taken > room {
-                let need = size::align_up(taken, segment).unwrap_or(u64::MAX).saturating_add(aside);
-                too_small.get_or_insert((card, need.saturating_sub(budget)));
-            }
+            too_small |= aside > budget || taken > room;
             Some(room.saturating_sub(taken))
         });
         let usable: Vec<Option<u64>> = usable.collect();
@@ -156,21 +144,12 @@ impl<'a> Anew<'a> {
             Request { layers: &self.experts, usable: &usable, strategy: self.strategy, fill: self.fill };
         let budgets: Vec<Option<u64>> = self.specs.iter().map(|spec| spec.bytes).collect();
         match (placement::place_by_budget(&request, &budgets), too_small) {
-            (Ok(placed), None) => {
+            (Ok(placed), false) => {
                 let cards = placed.layers.into_iter().map(|l| l.cards).collect();
                 Ok((vec![0; self.container.manifest().tensors.len()], cards))
             }
-            (Ok(_), Some((card, bytes))) => {
-                let none = vec![0; self.specs.len()];
-                Err(Refused::Short { card: Some(card), bytes, enough: enough(&none) })
-            }
-            (Err(PlacementError::Short { card, short, enough: usable, .. }), too_small) => {
-                let (card, bytes) = match too_small {
-                    None => (card, short),
-                    Some((card, bytes)) => (Some(card), bytes.saturating_add(short)),
-                };
-                Err(Refused::Short { card, bytes, enough: enough(&usable) })
-            }
+            (Ok(_), true) => Err(Refused::Short(enough(&vec![0; self.specs.len()]))),
+            (Err(PlacementError::Short { enough: usable, .. }), _) => Err(Refused::Short(enough(&usable))),
             (Err(other), _) => Err(Refused::Never(other)),
         }
     }
@@ -201,10 +180,9 @@ impl<'a> Anew<'a> {
         let usable = |spec: &CardSpec| Some(spec.bytes?.saturating_sub(slack));
         let usable: Vec<Option<u64>> = self.specs.iter().map(usable).collect();
         let runs = placement::layer_runs(&bytes, first, last, &usable).map_err(|error| match error {
-            PlacementError::Short { card, short, enough, .. } => {
+            PlacementError::Short { enough, .. } => {
                 let budget = |(n, spec): (&u64, &CardSpec)| (n + slack).max(spec.bytes.unwrap_or(0));
-                let enough = enough.iter().zip(self.specs).map(budget).collect();
-                Refused::Short { card, bytes: short, enough }
+                Refused::Short(enough.iter().zip(self.specs).map(budget).collect())
             }
             other => Refused::Never(other),
         })?;

@@ -228,9 +228,9 @@ fn is_packed_by(container: &Container, hotness: &Hotness) -> bool {
 /// Why it does not fit, and what would.
 fn explain(anew: &Anew<'_>, refused: Refused, beside: &Beside, family: &str) -> RuntimeError {
     let specs = anew.specs();
-    let (card, short, enough) = match refused {
+    let enough = match refused {
         Refused::Never(error) => return error.into(),
-        Refused::Short { card, bytes, enough } => (card, bytes, enough),
+        Refused::Short(enough) => enough,
     };
     let whole_layers = anew.whole_layers();
     let need = |(card, (spec, weights)): (usize, (&CardSpec, u64))| {
@@ -247,8 +247,6 @@ fn explain(anew: &Anew<'_>, refused: Refused, beside: &Beside, family: &str) -> 
         cards,
         whole_layers,
         movable,
-        card,
-        short,
         context: beside.context,
         fitting_context: fitting_context(anew, beside),
         fitting_cards: specs.iter().zip(enough).map(limited).collect(),

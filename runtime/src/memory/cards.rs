@@ -13,7 +13,7 @@ pub struct CardNeed {
     pub need: Need,
 }
 
-/// Cards with too little room, as a table: what each must hold and may, which is short by how much, what would fit.
+/// Cards with too little room, as a table: what each must hold and may, and is short by, what would fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CardShortage {
     /// What cards are called: `cpu` of `cpu:0`.
@@ -24,39 +24,28 @@ pub struct CardShortage {
     pub whole_layers: bool,
     /// Bytes of them.
     pub movable: u64,
-    /// The card that is short; `None` where all of them together are.
-    pub card: Option<usize>,
-    /// By how many bytes.
-    pub short: u64,
     /// The context that was asked for, in positions.
     pub context: usize,
     /// The longest context that fits; 0 where none does.
     pub fitting_context: usize,
-    /// Cards that it fits on.
+    /// Cards that it fits on: what each of those asked for has, and what it is short by.
     pub fitting_cards: Vec<CardSpec>,
 }
 
 impl fmt::Display for CardShortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "not enough room on these cards for this model with a context of {}:", self.context)?;
-        writeln!(
-            f,
-            "  {:<8}{:>13}{:>14}{:>14}{:>14}",
-            "card", "weights MiB", "KV cache MiB", "scratch MiB", "budget MiB"
-        )?;
+        let head = ["weights MiB", "KV cache MiB", "scratch MiB", "budget MiB", "short MiB"];
+        writeln!(f, "  {:<8}{}", "card", head.map(|h| format!("{h:>14}")).concat())?;
         for (card, CardNeed { budget, need }) in self.cards.iter().enumerate() {
             let name = format!("{}:{card}", self.family);
             let [w, c, s] = [need.weights, need.cache, need.scratch].map(mib);
             let budget = budget.map_or("any".into(), mib);
-            writeln!(f, "  {name:<8}{w:>13}{c:>14}{s:>14}{budget:>14}")?;
+            let row = [w, c, s, budget, mib_up(self.short(card))];
+            writeln!(f, "  {name:<8}{}", row.map(|cell| format!("{cell:>14}")).concat())?;
         }
         let what = if self.whole_layers { "layers" } else { "experts" };
-        writeln!(f, "  {what:<8}{:>13}  to go where there is room", mib(self.movable))?;
-        let who = match self.card {
-            Some(card) => format!("{}:{card}", self.family),
-            None => "all cards together".into(),
-        };
-        writeln!(f, "  short by {} MiB on {who}", mib_up(self.short))?;
+        writeln!(f, "  {what:<8}{:>14}  to go where there is room", mib(self.movable))?;
         if self.fitting_context > 0 {
             let n = self.fitting_context;
             writeln!(f, "  a context of {n} would fit (--context {n})")?;
@@ -66,6 +55,13 @@ impl fmt::Display for CardShortage {
 }
 
 impl CardShortage {
+    /// Bytes that `card` lacks.
+    pub fn short(&self, card: usize) -> u64 {
+        let budget = self.cards.get(card).and_then(|c| c.budget);
+        let fits = self.fitting_cards.get(card).and_then(|c| c.bytes);
+        fits.unwrap_or(0).saturating_sub(budget.unwrap_or(u64::MAX))
+    }
+
     /// Cards that it fits on, in whole MiB.
     fn fitting(&self) -> String {
         let text = |card: &CardSpec| {
@@ -102,8 +98,6 @@ mod tests {
             cards: vec![must(Some(24 << 20), 7, 12, 1), must(Some(16 << 20), 0, 0, 0), must(None, 0, 0, 0)],
             whole_layers: false,
             movable: 40 << 20,
-            card: Some(1),
-            short: (3 << 20) + 1,
             context: 4096,
             fitting_context: 300,
             fitting_cards: [Some(24 << 20), Some((19 << 20) + 1), None]
@@ -117,10 +111,10 @@ mod tests {
         let text = shortage().to_string();
         for part in [
             "context of 4096",
-            "cpu:0             7.0          12.0           1.0          24.0",
-            "cpu:2             0.0           0.0           0.0           any",
-            "experts          40.0  to go",
-            "short by 3.1 MiB on cpu:1",
+            "cpu:0              7.0          12.0           1.0          24.0           0.0",
+            "cpu:1              0.0           0.0           0.0          16.0           3.1",
+            "cpu:2              0.0           0.0           0.0           any           0.0",
+            "experts           40.0  to go",
             "(--context 300)",
             "--cards 24MiB,20MiB,cpu would fit",
         ] {
@@ -131,9 +125,7 @@ mod tests {
 
     #[test]
     fn no_context_is_named_where_none_fits() {
-        let text =
-            CardShortage { fitting_context: 0, card: None, whole_layers: true, ..shortage() }.to_string();
-        assert!(!text.contains("--context") && text.contains("on all cards together"), "{text}");
-        assert!(text.contains("layers           40.0"), "{text}");
+        let text = CardShortage { fitting_context: 0, whole_layers: true, ..shortage() }.to_string();
+        assert!(!text.contains("--context") && text.contains("layers            40.0"), "{text}");
     }
 }

@@ -130,7 +130,7 @@ impl Model {
         };
         let Chosen { places, notes: moved } =
             load::choose(container, wish, &beside, device.backend().family())?;
-        if places != packed {
+        if !places.are_as_packed(container) {
             program = build(&places)?;
         }
         notes.extend(moved);
