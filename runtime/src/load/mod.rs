@@ -93,7 +93,8 @@ pub fn load(container: &Container, places: &Places, options: &LoadOptions) -> Re
     let as_packed = places.are_as_packed(container);
     if options.mode == LoadMode::Map && !as_packed {
         return Err(RuntimeError::Setting(
-            "a mapped file stays as it was packed, so that nothing in it goes to other cards; give --load read, or              the cards that it was packed for"
+            "a mapped file stays as it was packed, so that nothing in it goes to other cards; give --load read, or \
+             the cards that it was packed for"
                 .into(),
         ));
     }
