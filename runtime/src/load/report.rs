@@ -72,8 +72,8 @@ impl fmt::Display for LoadReport {
             LoadMode::Map => "mapped",
         };
         let what = match (self.verified, self.mode) {
-            (Verify::Full, LoadMode::Read) => "every byte verified where it is used",
-            (Verify::Full, LoadMode::Map) => "every byte verified through the mapping",
+            (Verify::Full, LoadMode::Read) => "every byte verified in place",
+            (Verify::Full, LoadMode::Map) => "every byte verified as mapped",
             (Verify::Index, _) => "only the index verified",
             (Verify::None, _) => "weights not verified",
         };
