@@ -15,6 +15,7 @@ mod hostile;
 mod imatrix;
 mod inspect;
 mod interrupt;
+mod kv;
 mod output;
 mod pack;
 mod parallel;

@@ -2,10 +2,12 @@
 
 use crate::exchange::{ExchangeError, Late};
 use crate::load::Damage;
-use crate::memory::Shortage;
+use crate::memory::{CardShortage, Shortage};
 use gantry_formats::arch::{ArchError, HparamsError};
 use gantry_formats::container::ContainerError;
 use gantry_formats::exit::{Exit, ExitCode};
+use gantry_formats::hotness::HotnessError;
+use gantry_formats::placement::PlacementError;
 
 /// Why a model is not loaded, or a session does not go on.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +38,18 @@ pub enum RuntimeError {
     /// The model does not fit.
     #[error("{0}")]
     Memory(Box<Shortage>),
+    /// The cards that were asked for have too little room.
+    #[error("{0}")]
+    Cards(Box<CardShortage>),
+    /// Nothing can be placed so.
+    #[error(transparent)]
+    Placing(#[from] PlacementError),
+    /// Places that are not a total map of the container.
+    #[error("placement: {0}; nothing was loaded")]
+    Placement(String),
+    /// Token counts of another model.
+    #[error(transparent)]
+    Hotness(#[from] HotnessError),
     /// The system gave no memory although the prediction said that there is enough.
     #[error("no {bytes} bytes for {what}")]
     Allocation {
@@ -98,7 +112,10 @@ impl ExitCode for RuntimeError {
             Self::Damage(damage) => damage.exit(),
             Self::Exchange(e) => e.exit(),
             Self::Incompatible(_) | Self::Isa(_) => Exit::Incompatible,
-            Self::Memory(_) | Self::Allocation { .. } => Exit::Resources,
+            Self::Placing(e) => e.exit(),
+            Self::Hotness(e) => e.exit(),
+            Self::Placement(_) => Exit::Input,
+            Self::Memory(_) | Self::Cards(_) | Self::Allocation { .. } => Exit::Resources,
             Self::ContextFull { .. } | Self::Token { .. } | Self::Setting(_) => Exit::Usage,
         }
     }

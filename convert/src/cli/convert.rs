@@ -60,7 +60,7 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<()> {
     // Before any tensor: it is no tensor's fault.
     gantry_packer::simd::level().map_err(|e| Refusal::new(Exit::Incompatible, e.to_string()))?;
     let source = Gguf::open(args.shape.input()?)?;
-    let plan = Plan::make(&source, &args.shape.options()?)?;
+    let plan = Plan::make(&source, &args.shape.options(&source)?)?;
     let names = Names::new(&args.output, &plan)?;
     names.check(source.shards().iter().map(|s| (s.source().file(), s.file_name())), args.force)?;
     let needed = plan.disk_bytes(header_bytes(&source));

@@ -1,8 +1,10 @@
 //! The command line: what was typed, and what was meant by it.
 
+mod cards;
 mod convert;
 mod plan;
 
+pub(crate) use cards::CardArgs;
 pub(crate) use convert::{ConvertArgs, convert};
 pub(crate) use plan::{PlanArgs, plan};
 
@@ -14,6 +16,8 @@ use anyhow::{Context, Result};
 use clap::Args;
 use gantry_formats::container::Alignment;
 use gantry_formats::exit::Exit;
+use gantry_formats::gguf::Gguf;
+use gantry_formats::hotness::RoutedModel;
 use gantry_formats::target::{TARGETS, Target};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -41,13 +45,8 @@ pub(crate) struct ShapeArgs {
     #[command(flatten)]
     encoding: EncodingArgs,
 
-    /// Number of cards that share the model, in runs of whole layers.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    cards: usize,
-
-    /// How layers are given to cards.
-    #[arg(long, default_value = "layers", value_parser = ["layers"])]
-    placement: String,
+    #[command(flatten)]
+    cards: CardArgs,
 
     /// One file per card, beside the index file.
     #[arg(long)]
@@ -60,10 +59,6 @@ pub(crate) struct ShapeArgs {
     /// Take a model that is incomplete or of an unknown architecture; it is marked as not runnable.
     #[arg(long)]
     allow_incomplete: bool,
-
-    /// Context length for the KV cache estimate.
-    #[arg(long, value_name = "N")]
-    context: Option<u64>,
 
     #[arg(long, hide = true, default_value_t = Alignment::default().segment)]
     align_segment: u32,
@@ -88,8 +83,8 @@ impl ShapeArgs {
         }
     }
 
-    /// What these arguments mean.
-    fn options(&self) -> Result<Options> {
+    /// What these arguments mean for `source`.
+    fn options(&self, source: &Gguf) -> Result<Options> {
         let usage = |text: String| Refusal::new(Exit::Usage, text);
         let target = target(&self.target)?;
         let alignment =
@@ -103,11 +98,11 @@ impl ShapeArgs {
             encoding: self.encoding.encoding()?,
             target,
             fuse: !self.no_fuse,
-            cards: self.cards,
+            cards: self.cards.options((1, None), || RoutedModel::of_gguf(source))?,
             split_cards: self.split_cards,
             alignment,
             allow_incomplete: self.allow_incomplete,
-            context: self.context,
+            context: self.cards.context(None),
         })
     }
 }
@@ -154,6 +149,6 @@ fn recipe(name: &str) -> Result<Recipe> {
 }
 
 /// Length of the source's headers, which travel in the container.
-fn header_bytes(source: &gantry_formats::gguf::Gguf) -> u64 {
+fn header_bytes(source: &Gguf) -> u64 {
     source.shards().iter().map(|s| s.header().raw().len() as u64 + 64).sum()
 }

@@ -64,6 +64,9 @@ pub(super) fn packing(a: &Opened, b: &Opened) -> Vec<Change> {
             ("tool".into(), format!("{} {}", m.tool.name, m.tool.version)),
             ("alignment".into(), format!("{:?}", c.header().alignment)),
         ]);
+        if let Some(placement) = &m.placement {
+            facts.insert("placement".into(), placement.blake3.get(..16).unwrap_or_default().to_string());
+        }
         facts.extend(m.options.iter().map(|(k, v)| (format!("option {k}"), v.clone())));
         facts
     };

@@ -1,6 +1,6 @@
 //! What each card needs: weights, and what a sequence keeps for a context.
 
-use super::KvType;
+use crate::kv::KvType;
 use crate::weights::Opened;
 use gantry_formats::arch::{self, BlockState, Hparams};
 use gantry_formats::container::Container;

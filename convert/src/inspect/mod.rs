@@ -5,6 +5,7 @@ mod items;
 mod layout;
 mod memory;
 mod metadata;
+mod placement;
 mod routing;
 mod summary;
 mod tensor;
@@ -13,6 +14,7 @@ mod tensors;
 mod tests;
 
 use crate::failure::Refusal;
+use crate::kv::KvType;
 use crate::output;
 use crate::weights::Opened;
 use clap::{Args, ValueEnum};
@@ -26,7 +28,7 @@ use std::path::PathBuf;
 /// counts, how evenly experts are used.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  gantry inspect model.gantry\n  gantry inspect model.gguf --tensors --filter 'blk.0.*' --sort bytes\n  gantry inspect model.gantry --tensor blk.0.ffn_down.weight\n  gantry inspect model.gantry --metadata --json\n  gantry inspect --layout i8.frag.nv_a32\n  gantry inspect model.gantry --tensor output.weight --hex --bytes 64\n  gantry inspect model.gantry --routing model.imatrix.gguf"
+    after_help = "Examples:\n  gantry inspect model.gantry\n  gantry inspect model.gguf --tensors --filter 'blk.0.*' --sort bytes\n  gantry inspect model.gantry --tensor blk.0.ffn_down.weight\n  gantry inspect model.gantry --metadata --json\n  gantry inspect --layout i8.frag.nv_a32\n  gantry inspect model.gantry --tensor output.weight --hex --bytes 64\n  gantry inspect model.gantry --routing model.imatrix.gguf\n  gantry inspect moe.gantry --placement\n  gantry inspect moe.gantry --placement --hotness counts.json --report placement.html"
 )]
 pub(crate) struct InspectArgs {
     /// A container (its index file) or a GGUF (any shard of a set), or a file of token counts
@@ -39,6 +41,18 @@ pub(crate) struct InspectArgs {
     /// SGLang's CSV; several files are summed
     #[arg(long, value_name = "FILE", num_args = 1.., group = "view")]
     routing: Vec<PathBuf>,
+    /// Which card holds which expert of a container, and what each card is expected to compute
+    #[arg(long, group = "view")]
+    placement: bool,
+    /// With --placement: counts of tokens by expert, to set what they give against what was expected
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "placement")]
+    hotness: Vec<PathBuf>,
+    /// With --placement: also write it as one HTML file
+    #[arg(long, value_name = "FILE.html", requires = "placement")]
+    report: Option<PathBuf>,
+    /// With --report: replace a file that exists
+    #[arg(long, requires = "report")]
+    force: bool,
     /// List the tensors as they are stored
     #[arg(long, group = "view")]
     tensors: bool,
@@ -66,7 +80,7 @@ pub(crate) struct InspectArgs {
     /// With --tensors: the order
     #[arg(long, value_enum, default_value_t = Sort::Offset)]
     sort: Sort,
-    /// With --metadata: whole values; with --tensor: every expert
+    /// With --metadata: whole values; with --tensor: every expert; with --placement: every layer
     #[arg(long)]
     full: bool,
     /// Positions that the KV cache is estimated for [default: the model's context, at most 4096]
@@ -95,31 +109,6 @@ pub(crate) enum Sort {
     Type,
 }
 
-/// Type of a KV cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum KvType {
-    /// 4 bytes a value
-    F32,
-    /// 2 bytes a value
-    F16,
-}
-
-impl KvType {
-    fn bytes(self) -> u64 {
-        match self {
-            Self::F32 => 4,
-            Self::F16 => 2,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-        }
-    }
-}
-
 /// Runs the command.
 pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     if let Some(name) = &args.layout {
@@ -136,7 +125,11 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
             false => show_routing(&routing::of(&args.routing, None)?, args.json),
         };
     };
-    let plain = !args.tensors && !args.metadata && args.tensor.is_none() && args.routing.is_empty();
+    let plain = !args.tensors
+        && !args.metadata
+        && !args.placement
+        && args.tensor.is_none()
+        && args.routing.is_empty();
     if plain && let Some(routing) = routing::of_text(file)? {
         return show_routing(&routing, args.json);
     }
@@ -144,6 +137,9 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     let opened = ManuallyDrop::new(Opened::open(file)?);
     if !args.routing.is_empty() {
         return show_routing(&routing::of(&args.routing, Some((&opened, file)))?, args.json);
+    }
+    if args.placement {
+        return show_placement(args, &opened);
     }
     if plain && let Some(routing) = routing::of_imatrix(&opened, file) {
         return show_routing(&routing, args.json);
@@ -189,6 +185,23 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     let memory = memory::estimate(&opened, header, args.context, args.kv);
     let summary = summary::of(&opened, &headers, &items, memory, file);
     if args.json { output::json("inspect", &summary) } else { Ok(output::text(&summary.text())?) }
+}
+
+fn show_placement(args: &InspectArgs, opened: &Opened) -> anyhow::Result<()> {
+    let Opened::Container(container) = opened else {
+        let text = "a GGUF is placed on no cards; gantry plan shows how it would be";
+        return Err(Refusal::new(Exit::Usage, text));
+    };
+    let kv = placement::kv_by_card(opened, args.context, args.kv);
+    let view = placement::of(container, &kv, &args.hotness)?;
+    if let Some(path) = &args.report {
+        placement::write_html(&view, path, args.force)?;
+    }
+    if args.json {
+        output::json("inspect placement", &view.to_json())
+    } else {
+        Ok(output::text(&view.text(args.full))?)
+    }
 }
 
 fn show_routing(routing: &routing::Routing, json: bool) -> anyhow::Result<()> {

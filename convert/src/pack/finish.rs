@@ -164,6 +164,7 @@ fn manifest(plan: &Plan, packed: &Packed) -> Manifest {
             .collect(),
         tensors: plan.stored.clone(),
         banks: plan.banks.clone(),
+        placement: plan.placement.section.clone(),
         aliases: plan.aliases.clone(),
         sources: sources.collect(),
         source_tensors: source_tensors.collect(),

@@ -114,7 +114,7 @@ impl Windows {
 mod tests {
     use super::*;
     use crate::encoding::Encoding;
-    use crate::plan::Options;
+    use crate::plan::{CardOptions, Options};
     use crate::recipe::Recipe;
     use crate::unpack::CHUNK;
     use gantry_formats::block::GgmlType;
@@ -147,7 +147,7 @@ mod tests {
             encoding: Encoding::default(),
             target: Target::find("cpu").expect("a target"),
             fuse: true,
-            cards: 1,
+            cards: CardOptions::one(),
             split_cards: false,
             alignment: Alignment::default(),
             allow_incomplete: true,

@@ -1,7 +1,7 @@
 //! What one worker does with one window.
 
 use super::window::{Chunk, Window};
-use super::{Done, Engine, Failure, fault};
+use super::{Done, Engine, Failure, fault, finish_tree};
 use crate::failure::Refusal;
 use crate::pack::journal::Entry;
 use crate::plan::{SourcePlan, TensorPlan};
@@ -225,24 +225,73 @@ impl Engine<'_> {
 
     fn blob_done(&self, blob: usize, scratch: &mut Scratch, finished: &Sender<Done>) -> Result<(), Failure> {
         let (source, stats) = self.blobs[blob].take_notes();
-        if let Some(earlier) = &self.resumed[blob] {
-            if earlier.entry.source == source {
-                return Ok(());
+        let (hash, values) = match &self.resumed[blob] {
+            Some(earlier) => {
+                same_source(earlier, &source)?;
+                (earlier.entry.hash, earlier.values.clone())
             }
-            let text = "the source changed since the conversion was begun; --no-resume starts over";
-            return Err(Failure::resumable(Refusal::new(Exit::Input, text)));
+            None => {
+                let read = |offset, bytes: &mut [u8]| self.read_back(blob, offset, bytes);
+                let hashed = self.blobs[blob].finish(&mut scratch.back, read);
+                let (hash, values) =
+                    hashed.context("cannot read the output back").map_err(Failure::resumable)?;
+                let entry = Entry { blob: blob as u64, hash, source, stats };
+                // The keeper is gone only where it failed, and its failure ends the run.
+                let _ = finished.send(Done {
+                    entry,
+                    values: values.clone(),
+                    bytes: self.job.plan.blobs[blob].bytes,
+                });
+                (hash, values)
+            }
+        };
+        for &replica in self.job.plan.replicas.get(&(blob as u64)).into_iter().flatten() {
+            match &self.resumed[replica as usize] {
+                Some(earlier) => same_source(earlier, &source)?,
+                None => {
+                    self.replicate(blob, replica as usize, &hash, &mut scratch.back)?;
+                    // What packing did to the values is counted once.
+                    let entry = Entry { blob: replica, hash, source, stats: Vec::new() };
+                    let bytes = self.job.plan.blobs[blob].bytes;
+                    let _ = finished.send(Done { entry, values: values.clone(), bytes });
+                }
+            }
         }
-        let place = self.job.plan.blobs[blob];
-        let base = self.job.plan.segment(place.card).offset + place.offset;
-        let file = self.job.outputs.card(place.card);
-        let read = |offset, bytes: &mut [u8]| file.read_exact_at(bytes, base + offset);
-        let hashed = self.blobs[blob].finish(&mut scratch.back, read).context("cannot read the output back");
-        let (hash, values) = hashed.map_err(Failure::resumable)?;
-        let entry = Entry { blob: blob as u64, hash, source, stats };
-        // The keeper is gone only where it failed, and its failure ends the run.
-        let _ = finished.send(Done { entry, values, bytes: place.bytes });
         Ok(())
     }
+
+    /// Copies a finished blob to another card, and hashes what was copied.
+    fn replicate(&self, blob: usize, to: usize, hash: &Digest, buffer: &mut Vec<u8>) -> Result<(), Failure> {
+        let place = self.job.plan.blobs[to];
+        let base = self.job.plan.segment(place.card).offset + place.offset;
+        let copy = |offset, bytes: &mut [u8]| {
+            self.read_back(blob, offset, bytes)?;
+            self.job.outputs.card(place.card).write_all_at(bytes, base + offset)
+        };
+        let copied = finish_tree(place.bytes, None, buffer, copy);
+        let (copied, _) = copied.context("cannot write the output").map_err(write_failure)?;
+        match copied == *hash {
+            true => Ok(()),
+            false => {
+                Err(Failure::fatal(Refusal::new(Exit::Integrity, "the output changed while it was written")))
+            }
+        }
+    }
+
+    fn read_back(&self, blob: usize, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let place = self.job.plan.blobs[blob];
+        let base = self.job.plan.segment(place.card).offset + place.offset;
+        self.job.outputs.card(place.card).read_exact_at(bytes, base + offset)
+    }
+}
+
+/// Refuses to go on from a blob that was made of other values.
+fn same_source(earlier: &Done, source: &[u64; 4]) -> Result<(), Failure> {
+    if earlier.entry.source == *source {
+        return Ok(());
+    }
+    let text = "the source changed since the conversion was begun; --no-resume starts over";
+    Err(Failure::resumable(Refusal::new(Exit::Input, text)))
 }
 
 /// A full disk leaves nothing behind; after other faults the next run goes on.

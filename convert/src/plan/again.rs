@@ -1,55 +1,87 @@
-//! A plan made from a container instead of a source: the same tensors for another target.
+//! A plan made from a container instead of a source: the same tensors for another target, or on other cards.
 
-use super::{CardPlan, Encoding, Options, Plan, ShardPlan, SourcePlan, TensorPlan, fuse, merged, place};
+use super::cards::States;
+use super::place::Kept;
+use super::{
+    CardOptions, Encoding, Options, PlacementPlan, Plan, Replicas, ShardPlan, SourcePlan, TensorPlan, fuse,
+    merged, place,
+};
 use crate::failure::Refusal;
 use crate::recipe::{Recipe, Want};
 use anyhow::Result;
-use gantry_formats::arch;
+use gantry_formats::arch::{self, Hparams};
 use gantry_formats::container::{Container, Part};
 use gantry_formats::exit::Exit;
 use gantry_formats::layout::Layout;
+use gantry_formats::placement::Strategy;
 use gantry_formats::size;
 use gantry_formats::target::Target;
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What the options call the layout of one tensor that was asked for by name.
 pub(crate) const CHOSEN: &str = "layout ";
 
+/// What is to be another than in the container.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub(crate) target: &'static Target,
+    pub(crate) split_cards: bool,
+    pub(crate) cards: CardOptions,
+    /// Positions that the KV cache is estimated for.
+    pub(crate) context: Option<u64>,
+    /// Every tensor and expert stays on its card.
+    pub(crate) keeps_cards: bool,
+}
+
 impl Plan {
-    /// The plan that `convert` would make of the same source with the same options for `target`: int8 in that target's
-    /// orders, everything else as it is. Nothing is requantized.
+    /// The plan that `convert` would make of the same source with the same options and this change: int8 in the
+    /// target's orders, everything else as it is. Nothing is requantized.
     ///
     /// # Errors
-    /// Where this program would group the tensors of the container otherwise, so that it was made by another.
-    pub(crate) fn again(container: &Container, target: &'static Target) -> Result<Self> {
+    /// Where this program would group the tensors of the container otherwise, so that it was made by another; where
+    /// they do not fit the cards.
+    pub(crate) fn again(container: &Container, change: &Change) -> Result<Self> {
         let manifest = container.manifest();
         let sources = sources(container);
-        let mut tensors = tensors(container, &sources, target);
-        let split_cards = container.split_cards();
+        let mut tensors = tensors(container, &sources, change.target);
         let known = arch::find(&manifest.model.architecture).is_some();
         let fused = known && manifest.options.get("fuse").is_some_and(|fuse| fuse == "on");
         let options = Options {
             recipe: Recipe::parse(&manifest.recipe, "").map_err(anyhow::Error::msg)?,
             overrides: Vec::new(),
             encoding: Encoding::default(),
-            target,
+            target: change.target,
             fuse: fused,
-            cards: manifest.cards.len(),
-            split_cards,
+            cards: change.cards.clone(),
+            split_cards: change.split_cards,
             alignment: container.header().alignment,
             allow_incomplete: true,
-            context: None,
+            context: change.context,
         };
         let groups = fuse::group(&tensors, fused, options.alignment)?;
-        let places = place::place(&tensors, groups, &options)?;
+        let states = states(container, &tensors, change.context);
+        let homes: HashMap<String, usize> =
+            manifest.tensors.iter().map(|t| (t.name.clone(), t.card as usize)).collect();
+        let map = manifest.expert_map(manifest.cards.len());
+        let strategy = manifest.placement.as_ref().and_then(|p| p.strategy.parse().ok());
+        let kept = Kept { strategy: strategy.unwrap_or(Strategy::Layers), map: &map, tensors: &homes };
+        let places = place::place(&tensors, groups, &options, &states, change.keeps_cards.then_some(kept))?;
+        let placement = match (change.keeps_cards, &manifest.placement) {
+            (true, old) => PlacementPlan::kept(&places, old.clone()),
+            (false, _) => PlacementPlan::new(&places, &options, &states)?,
+        };
         places.note_copies(&mut tensors);
+        let mut resolved = manifest.options.clone();
+        if !change.keeps_cards {
+            resolved.insert("placement".into(), places.strategy.to_string());
+        }
         let plan = Self {
             model: manifest.model.clone(),
             recipe: manifest.recipe.clone(),
-            target: target.name.into(),
+            target: change.target.name.into(),
             encoding: options.encoding,
-            options: manifest.options.clone(),
+            options: resolved,
             shards: manifest
                 .sources
                 .iter()
@@ -62,9 +94,11 @@ impl Plan {
             banks: places.banks,
             aliases: manifest.aliases.clone(),
             blobs: places.blobs,
-            cards: places.cards.into_iter().map(|c| CardPlan { kv_bytes: None, ..c }).collect(),
+            replicas: Replicas::new(),
+            cards: places.cards,
+            placement,
             skeleton: places.skeleton,
-            context: None,
+            context: states.context,
             warnings: manifest.warnings.clone(),
             notes: Vec::new(),
         };
@@ -74,19 +108,28 @@ impl Plan {
 
     fn check_same_matrices(&self, container: &Container) -> Result<()> {
         let manifest = container.manifest();
-        let mut old: Vec<_> =
-            manifest.tensors.iter().map(|t| (&t.name, &t.shape, &t.parts, t.card)).collect();
-        let mut new: Vec<_> = self.stored.iter().map(|t| (&t.name, &t.shape, &t.parts, t.card)).collect();
+        let mut old: Vec<_> = manifest.tensors.iter().map(|t| (&t.name, &t.shape, &t.parts)).collect();
+        let mut new: Vec<_> = self.stored.iter().map(|t| (&t.name, &t.shape, &t.parts)).collect();
         old.sort_unstable_by_key(|t| t.0);
         new.sort_unstable_by_key(|t| t.0);
-        let banks = |b: &gantry_formats::container::Bank| (b.layer, b.card, b.experts.clone());
-        let same_banks = manifest.banks.iter().map(banks).eq(self.banks.iter().map(banks));
-        if old == new && same_banks {
+        let matrices = |banks: &[gantry_formats::container::Bank]| -> BTreeSet<(u32, String, Vec<u64>)> {
+            let all = banks.iter().flat_map(|b| b.matrices.iter().map(move |m| (b.layer, m)));
+            all.map(|(layer, m)| (layer, m.name.clone(), m.shape.clone())).collect()
+        };
+        if old == new && matrices(&manifest.banks) == matrices(&self.banks) {
             return Ok(());
         }
-        let text = "this program would place the container's tensors otherwise; convert the source again";
+        let text = "this program would group the container's tensors otherwise; convert the source again";
         Err(Refusal::new(Exit::Incompatible, text))
     }
+}
+
+/// What a sequence keeps; for as many positions as `convert` assumes where nothing else is said.
+fn states(container: &Container, tensors: &[TensorPlan], context: Option<u64>) -> States {
+    let Some(header) = container.gguf_headers().first() else { return States::default() };
+    let hparams = Hparams::read(header);
+    let context = context.or(hparams.context_length.map(|n| n.min(4096)));
+    States::new(&hparams, header, context, |name| tensors.iter().any(|t| t.name == name))
 }
 
 fn sources(container: &Container) -> Vec<SourcePlan> {

@@ -27,6 +27,7 @@ pub(crate) fn json(plan: &Plan, needed: u64, free: Option<u64>) -> Value {
         "banks": plan.banks,
         "aliases": plan.aliases,
         "cards": plan.cards,
+        "placement": plan.placement.json(),
         "context": plan.context,
         "split_cards": plan.skeleton.split_cards,
         "disk": { "needed": needed, "free": free },

@@ -4,26 +4,31 @@
 //! pure function of the source's headers and the options; [`crate::pack`] carries it out.
 
 mod again;
+mod assign;
+mod cards;
 mod choose;
 mod fuse;
 mod json;
 mod merged;
 mod model;
 mod place;
+mod placement;
 mod route;
 mod table;
 
-pub(crate) use again::CHOSEN;
+pub(crate) use again::{CHOSEN, Change};
+pub(crate) use cards::{CardOptions, Measured};
 pub(crate) use choose::Override;
 pub(crate) use fuse::MAX_EXPERTS;
 pub(crate) use json::json;
-pub(crate) use route::{Route, chunk_elements};
+pub(crate) use placement::{PlacementPlan, balance, numbers, report_json, share, summary};
+pub(crate) use route::{Replicas, Route, chunk_elements};
 pub(crate) use table::table;
 
 use crate::encoding::Encoding;
 use crate::recipe::{Recipe, Want};
 use anyhow::Result;
-use gantry_formats::arch;
+use cards::States;
 use gantry_formats::block::GgmlType;
 use gantry_formats::container::{Alias, Alignment, Bank, Model, Section, Skeleton, StoredTensor};
 use gantry_formats::gguf::Gguf;
@@ -31,7 +36,7 @@ use gantry_formats::layout::{Layout, Scales};
 use gantry_formats::role::Kind;
 use gantry_formats::target::{self, Target};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// What was meant by the command line.
 #[derive(Clone, Debug)]
@@ -41,7 +46,7 @@ pub(crate) struct Options {
     pub(crate) encoding: Encoding,
     pub(crate) target: &'static Target,
     pub(crate) fuse: bool,
-    pub(crate) cards: usize,
+    pub(crate) cards: CardOptions,
     pub(crate) split_cards: bool,
     pub(crate) alignment: Alignment,
     pub(crate) allow_incomplete: bool,
@@ -130,12 +135,16 @@ pub(crate) struct BlobPlan {
 /// One card's share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct CardPlan {
+    /// Whether it is the host's memory.
+    pub(crate) host: bool,
+    /// Its budget, where one was given.
+    pub(crate) budget: Option<u64>,
+    /// Layers of which it holds something.
     pub(crate) layers: u64,
-    /// Which.
-    #[serde(skip)]
-    pub(crate) blocks: Vec<u32>,
     /// Bytes of blobs, without padding.
     pub(crate) weight_bytes: u64,
+    /// Those of experts in banks.
+    pub(crate) expert_bytes: u64,
     pub(crate) segment_bytes: u64,
     /// KV cache and other states for the plan's context length, where the hyperparameters tell.
     pub(crate) kv_bytes: Option<u64>,
@@ -161,7 +170,10 @@ pub(crate) struct Plan {
     pub(crate) aliases: Vec<Alias>,
     /// In order of card and offset.
     pub(crate) blobs: Vec<BlobPlan>,
+    /// Blobs that hold what another holds.
+    pub(crate) replicas: Replicas,
     pub(crate) cards: Vec<CardPlan>,
+    pub(crate) placement: PlacementPlan,
     pub(crate) skeleton: Skeleton,
     /// Context length of the KV cache estimate.
     pub(crate) context: Option<u64>,
@@ -182,28 +194,20 @@ impl Plan {
         let mut tensors = merged::split(&sources, &known.hparams);
         choose::choose(&mut tensors, options, known.hparams.experts > 0)?;
         let groups = fuse::group(&tensors, known.arch.is_some() && options.fuse, options.alignment)?;
-        let places = place::place(&tensors, groups, options)?;
+        let context = options.context.or(known.hparams.context_length.map(|n| n.min(4096)));
+        let has = |name: &str| tensors.iter().any(|t| t.name == name);
+        let states = States::new(&known.hparams, source.header(), context, has);
+        let places = place::place(&tensors, groups, options, &states, None)?;
+        let placement = PlacementPlan::new(&places, options, &states)?;
         places.note_copies(&mut tensors);
-        let routes = route::routes(&tensors, &places.stored, &places.banks, &places.layouts);
+        let (routes, replicas) = route::routes(&tensors, &places.stored, &places.banks, &places.layouts);
         for (tensor, route) in tensors.iter_mut().zip(routes) {
             tensor.route = route;
         }
         let aliases = known.aliases(&tensors);
-        let context = options.context.or(known.hparams.context_length.map(|n| n.min(4096)));
-        let mut cards = places.cards;
-        if let Some(context) = context {
-            let has = |name: &str| tensors.iter().any(|t| t.name == name);
-            let states = arch::states(&known.hparams, source.header(), context, has);
-            for card in &mut cards {
-                let own = card.blocks.iter().map(|block| states.get(*block as usize).copied().flatten());
-                // As `gantry-run` keeps them by default: f32.
-                let bytes = own.map(|state| state.map(|s| s.bytes(4)));
-                card.kv_bytes = bytes.sum::<Option<u64>>().filter(|_| !card.blocks.is_empty());
-            }
-        }
         let mut resolved = options.encoding.resolved(&tensors, &sources);
         resolved.insert("fuse".into(), if options.fuse { "on" } else { "off" }.into());
-        resolved.insert("placement".into(), "layers".into());
+        resolved.insert("placement".into(), places.strategy.to_string());
         for (t, want) in tensors.iter().filter_map(|t| Some((t, t.chosen?))) {
             resolved.insert(format!("{}{}", CHOSEN, t.name), want.to_string());
         }
@@ -214,7 +218,10 @@ impl Plan {
         notes.extend(foreign(options.target, &places.layouts));
         notes.extend(options.encoding.notes(&tensors, &sources));
         notes.extend(options.recipe.unused(&tensors, known.hparams.experts > 0));
-        let (read, packed) = (tensors.iter().map(|t| t.bytes), places.blobs.iter().map(|b| b.bytes));
+        // What is stored twice because it was asked for is no surprise.
+        let twice: HashSet<u64> = replicas.values().flatten().copied().collect();
+        let once = places.blobs.iter().zip(0u64..).filter(|(_, i)| !twice.contains(i));
+        let (read, packed) = (tensors.iter().map(|t| t.bytes), once.map(|(b, _)| b.bytes));
         let copied = tensors.iter().filter(|t| t.with_source).map(|t| t.bytes);
         if packed.sum::<u64>() - copied.sum::<u64>() > read.sum::<u64>() / 20 * 21 {
             let text = "the container is larger than the source, and no more accurate; --recipe lossless changes no value";
@@ -238,7 +245,9 @@ impl Plan {
             banks: places.banks,
             aliases,
             blobs: places.blobs,
-            cards,
+            replicas,
+            cards: places.cards,
+            placement,
             skeleton: places.skeleton,
             context,
             warnings,

@@ -1,14 +1,18 @@
 //! Places: which card holds which group, and where its blobs lie in the segment.
+//!
+//! A segment holds its card's tensors, then its banks, then copies of the source.
 
+use super::assign::{self, Assigned};
+use super::cards::{CardOptions, Shortage, States};
 use super::fuse::{Group, Matrix};
 use super::{BlobPlan, CardPlan, Options, TensorPlan};
 use crate::failure::Refusal;
 use anyhow::Result;
-use gantry_formats::container::{Bank, BankMatrix, MAX_CARDS, Placer, Skeleton, StoredTensor};
+use gantry_formats::container::{Bank, BankMatrix, Placer, Skeleton, StoredTensor};
 use gantry_formats::exit::Exit;
 use gantry_formats::layout::Layout;
-use gantry_formats::placement;
-use std::collections::BTreeMap;
+use gantry_formats::placement::{LayerExperts, Placement, Strategy};
+use std::collections::BTreeSet;
 
 /// Everything in its place.
 pub(super) struct Places {
@@ -20,36 +24,70 @@ pub(super) struct Places {
     copies: Vec<(usize, u64)>,
     pub(super) cards: Vec<CardPlan>,
     pub(super) skeleton: Skeleton,
+    /// The rule that was followed.
+    pub(super) strategy: Strategy,
+    /// The layers with banks, and the cards of their experts.
+    pub(super) experts: Vec<LayerExperts>,
+    pub(super) map: Placement,
+    /// Bytes that each card had for them, where they were spread.
+    pub(super) usable: Vec<Option<u64>>,
 }
 
-/// Gives every group a card and an offset.
-pub(super) fn place(tensors: &[TensorPlan], groups: Vec<Group>, options: &Options) -> Result<Places> {
-    let cards = assign(&groups, options.cards)?;
+/// Gives every group a card and an offset. `map` says which card holds which expert where that is not to be decided
+/// anew.
+pub(super) fn place(
+    tensors: &[TensorPlan],
+    groups: Vec<Group>,
+    options: &Options,
+    states: &States,
+    kept: Option<Kept<'_>>,
+) -> Result<Places> {
+    let Assigned { strategy, cards, experts, map, usable } = assign::assign(&groups, options, states, kept)?;
     let copies = tensors.iter().filter(|t| t.with_source).map(|t| Layout::identity(t.ty));
     let mut layouts: Vec<Layout> = tensors.iter().map(|t| t.layout).chain(copies).collect();
     layouts.sort_unstable();
     layouts.dedup();
+    let count = options.cards.cards.len();
+    let specs = options.cards.cards.iter();
     let mut places = Places {
         layouts,
         stored: Vec::new(),
         banks: Vec::new(),
         blobs: Vec::new(),
         copies: Vec::new(),
-        cards: vec![CardPlan::default(); options.cards],
+        cards: specs.map(|c| CardPlan { host: c.host, budget: c.bytes, ..CardPlan::default() }).collect(),
         skeleton: Skeleton::new(options.alignment, options.split_cards, &[]).ok_or_else(too_large)?,
+        strategy,
+        experts,
+        map,
+        usable,
     };
     let mut segments = Vec::new();
-    for card in 0..options.cards {
+    for card in 0..count {
         let mut placer = Placer::new(options.alignment);
-        let mut layers = std::collections::BTreeSet::new();
-        for (group, _) in groups.iter().zip(&cards).filter(|(_, c)| **c == card) {
-            layers.extend(layer(group));
-            places.add(group, card, &mut placer).ok_or_else(too_large)?;
+        let (mut layers, mut blocks) = (BTreeSet::new(), BTreeSet::new());
+        for wanted in [Part::Tensors, Part::Banks, Part::Copies] {
+            for (group, home) in groups.iter().zip(&cards).filter(|(g, _)| Part::of(g) == wanted) {
+                let here = match group {
+                    Group::Bank { layer, .. } => places.bank(group, *layer, card, &mut placer),
+                    Group::Tensor(m) | Group::Copy(m) => match *home == card {
+                        true => places.tensor(group, m, card, &mut placer).map(|()| true),
+                        false => Some(false),
+                    },
+                };
+                if here.ok_or_else(too_large)? {
+                    layers.extend(layer(group));
+                    // Where a layer's attention is, there its keys and values are.
+                    let keeps = wanted == Part::Tensors || strategy == Strategy::Layers;
+                    blocks.extend(layer(group).filter(|_| keeps));
+                }
+            }
         }
         let info = &mut places.cards[card];
         info.layers = layers.len() as u64;
-        info.blocks = layers.into_iter().collect();
+        info.kv_bytes = states.bytes(blocks.iter().copied(), options.cards.kv).filter(|_| !blocks.is_empty());
         info.segment_bytes = placer.segment_bytes().ok_or_else(too_large)?;
+        check_budget(&options.cards, card, info, states, options.alignment.segment)?;
         segments.push(info.segment_bytes);
     }
     places.skeleton =
@@ -57,61 +95,60 @@ pub(super) fn place(tensors: &[TensorPlan], groups: Vec<Group>, options: &Option
     Ok(places)
 }
 
+/// A map that stays as it is: a container that is packed for another target keeps its experts where they are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept<'a> {
+    pub(super) strategy: Strategy,
+    pub(super) map: &'a Placement,
+    /// Cards of stored tensors, by name.
+    pub(super) tensors: &'a std::collections::HashMap<String, usize>,
+}
+
+/// Parts of a segment, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Tensors,
+    Banks,
+    Copies,
+}
+
+impl Part {
+    fn of(group: &Group) -> Self {
+        match group {
+            Group::Tensor(_) => Self::Tensors,
+            Group::Bank { .. } => Self::Banks,
+            Group::Copy(_) => Self::Copies,
+        }
+    }
+}
+
 fn too_large() -> anyhow::Error {
     Refusal::new(Exit::Input, "the container would pass 64 bits")
 }
 
-fn layer(group: &Group) -> Option<u32> {
+/// The layer of a group, where it belongs to one.
+pub(super) fn layer(group: &Group) -> Option<u32> {
     match group {
         Group::Tensor(m) | Group::Copy(m) => m.layer,
         Group::Bank { layer, .. } => Some(*layer),
     }
 }
 
-fn bytes(group: &Group) -> u64 {
-    match group {
-        Group::Tensor(m) | Group::Copy(m) => m.bytes,
-        Group::Bank { experts, bytes, .. } => experts.saturating_mul(*bytes),
+fn check_budget(
+    options: &CardOptions,
+    card: usize,
+    info: &CardPlan,
+    states: &States,
+    segment: u32,
+) -> Result<()> {
+    let Some(budget) = info.budget else { return Ok(()) };
+    let kv = info.kv_bytes.unwrap_or(0);
+    let need = info.segment_bytes.saturating_add(kv).saturating_add(options.reserve);
+    if need <= budget {
+        return Ok(());
     }
-}
-
-/// Whether a tensor outside the layers is used after them.
-fn is_head(group: &Group) -> bool {
-    matches!(group, Group::Tensor(m) | Group::Copy(m) if m.layer.is_none() && m.role.starts_with("output"))
-}
-
-/// The card of each group: layers in runs, what comes before them on the first card, the head on the last.
-fn assign(groups: &[Group], cards: usize) -> Result<Vec<usize>> {
-    if cards == 0 || cards > MAX_CARDS {
-        return Err(Refusal::new(Exit::Usage, format!("--cards {cards}: expected 1 to {MAX_CARDS}")));
-    }
-    let mut layers: BTreeMap<u32, u64> = BTreeMap::new();
-    let (mut first, mut last) = (0u64, 0u64);
-    for group in groups {
-        let sum = match layer(group) {
-            Some(layer) => layers.entry(layer).or_default(),
-            None if is_head(group) => &mut last,
-            None => &mut first,
-        };
-        *sum = sum.saturating_add(bytes(group));
-    }
-    let weights: Vec<u64> = layers.values().copied().collect();
-    let map = placement::layers(&weights, first, last, cards).ok_or_else(|| {
-        let text = format!(
-            "--cards {cards}: the model has {} layers, and each card takes whole layers",
-            weights.len()
-        );
-        Refusal::new(Exit::Usage, text)
-    })?;
-    let of: BTreeMap<u32, usize> = layers.keys().copied().zip(map).collect();
-    Ok(groups
-        .iter()
-        .map(|group| match layer(group) {
-            Some(layer) => of[&layer],
-            None if is_head(group) => cards - 1,
-            None => 0,
-        })
-        .collect())
+    let (weights, reserve, context) = (info.segment_bytes, options.reserve, states.context);
+    Err(Shortage { card, budget, weights, what: "weights", kv, context, reserve, segment }.refusal())
 }
 
 impl Places {
@@ -126,58 +163,44 @@ impl Places {
         }
     }
 
-    fn add(&mut self, group: &Group, card: usize, placer: &mut Placer) -> Option<()> {
+    fn tensor(&mut self, group: &Group, m: &Matrix, card: usize, placer: &mut Placer) -> Option<()> {
         let blob = self.blobs.len() as u64;
         if let Group::Copy(m) = group {
             self.copies.extend(m.members.iter().map(|&tensor| (tensor, blob)));
         }
-        match group {
-            Group::Tensor(m) | Group::Copy(m) => {
-                let offset = placer.tensor(m.bytes)?;
-                self.push_blob(card, offset, m.bytes);
-                let Matrix { name, role, layer, shape, bytes, parts, .. } = m.clone();
-                let (layout, card) = (self.layout(m.layout), card as u32);
-                self.stored.push(StoredTensor {
-                    name,
-                    role,
-                    layer,
-                    layout,
-                    shape,
-                    card,
-                    offset,
-                    bytes,
-                    blob,
-                    parts,
-                });
-            }
-            Group::Bank { layer, experts, bytes, matrices } => {
-                let (offset, stride) = placer.bank(*experts, *bytes)?;
-                for slot in 0..*experts {
-                    self.push_blob(card, offset + slot * stride, *bytes);
-                }
-                let matrices = matrices.iter().map(|(offset, m)| BankMatrix {
-                    name: m.name.clone(),
-                    role: m.role.clone(),
-                    layout: self.layout(m.layout),
-                    shape: m.shape.clone(),
-                    offset: *offset,
-                    bytes: m.bytes,
-                    parts: m.parts.clone(),
-                });
-                let matrices = matrices.collect();
-                self.banks.push(Bank {
-                    layer: *layer,
-                    card: card as u32,
-                    offset,
-                    stride,
-                    bytes: *bytes,
-                    first_blob: blob,
-                    experts: (0..*experts as u32).collect(),
-                    matrices,
-                });
-            }
-        }
+        let offset = placer.tensor(m.bytes)?;
+        self.push_blob(card, offset, m.bytes);
+        let Matrix { name, role, layer, shape, bytes, parts, .. } = m.clone();
+        let (layout, card) = (self.layout(m.layout), card as u32);
+        self.stored.push(StoredTensor { name, role, layer, layout, shape, card, offset, bytes, blob, parts });
         Some(())
+    }
+
+    /// The experts of `layer` that lie on `card`, as one bank; false where there are none.
+    fn bank(&mut self, group: &Group, layer: u32, card: usize, placer: &mut Placer) -> Option<bool> {
+        let Group::Bank { bytes, matrices, .. } = group else { return Some(false) };
+        let line = self.map.layers.iter().find(|l| l.layer == layer)?;
+        let experts = line.cards.get(card).filter(|experts| !experts.is_empty()).cloned();
+        let Some(experts) = experts else { return Some(false) };
+        let blob = self.blobs.len() as u64;
+        let (offset, stride) = placer.bank(experts.len() as u64, *bytes)?;
+        for slot in 0..experts.len() as u64 {
+            self.push_blob(card, offset + slot * stride, *bytes);
+        }
+        self.cards[card].expert_bytes += experts.len() as u64 * bytes;
+        let matrices = matrices.iter().map(|(offset, m)| BankMatrix {
+            name: m.name.clone(),
+            role: m.role.clone(),
+            layout: self.layout(m.layout),
+            shape: m.shape.clone(),
+            offset: *offset,
+            bytes: m.bytes,
+            parts: m.parts.clone(),
+        });
+        let matrices = matrices.collect();
+        let (card, bytes) = (card as u32, *bytes);
+        self.banks.push(Bank { layer, card, offset, stride, bytes, first_blob: blob, experts, matrices });
+        Some(true)
     }
 
     fn push_blob(&mut self, card: usize, offset: u64, bytes: u64) {

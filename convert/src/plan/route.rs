@@ -4,7 +4,8 @@ use super::TensorPlan;
 use gantry_formats::container::{Bank, Part, StoredTensor};
 use gantry_formats::layout::Layout;
 use gantry_formats::size;
-use std::collections::{HashMap, HashSet};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Most values of one chunk, the step of all packing, where a layout does not want whole rows. Chunks start at
 /// multiples of it inside their unit, so that no block of any type is torn and the cut does not depend on threads.
@@ -13,7 +14,7 @@ const CHUNK: u64 = 1 << 20;
 /// How one planned tensor reaches the output. It is cut into units of equal size: its experts, or itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Route {
-    /// The blob of each unit.
+    /// The blob of each unit; of an expert that lies on several cards, the first card's.
     pub(crate) blobs: Vec<u64>,
     /// Values of one unit.
     pub(crate) unit_elements: u64,
@@ -33,13 +34,16 @@ pub(crate) struct Route {
     pub(crate) planes: Vec<u64>,
 }
 
-/// The routes of all tensors.
+/// Blobs that hold the same expert as another, on a later card: by the blob that is packed.
+pub(crate) type Replicas = BTreeMap<u64, Vec<u64>>;
+
+/// The routes of all tensors, and the blobs that are copied when they are packed.
 pub(super) fn routes(
     tensors: &[TensorPlan],
     stored: &[StoredTensor],
     banks: &[Bank],
     layouts: &[Layout],
-) -> Vec<Route> {
+) -> (Vec<Route>, Replicas) {
     let place = |t: &TensorPlan| (t.source as u32, t.first_row);
     let by_place = tensors.iter().enumerate().map(|(i, t)| (place(t), i)).collect();
     let mut routes = Routes { tensors, by_place, out: vec![Route::default(); tensors.len()] };
@@ -47,16 +51,26 @@ pub(super) fn routes(
     for s in stored.iter().filter(|s| !copies.contains(&s.blob)) {
         routes.fill(&s.parts, layouts[s.layout as usize], &s.shape, 0, &[s.blob]);
     }
-    for bank in banks {
-        let mut blobs = vec![0; bank.experts.len()];
-        for (slot, &expert) in bank.experts.iter().enumerate() {
-            blobs[expert as usize] = bank.first_blob + slot as u64;
+    let mut replicas = Replicas::new();
+    let mut layers: BTreeMap<u32, Vec<&Bank>> = BTreeMap::new();
+    banks.iter().for_each(|b| layers.entry(b.layer).or_default().push(b));
+    for banks in layers.into_values() {
+        let mut blobs: BTreeMap<u32, u64> = BTreeMap::new();
+        for bank in &banks {
+            for (&expert, blob) in bank.experts.iter().zip(bank.first_blob..) {
+                match blobs.entry(expert) {
+                    Entry::Vacant(entry) => drop(entry.insert(blob)),
+                    Entry::Occupied(first) => replicas.entry(*first.get()).or_default().push(blob),
+                }
+            }
         }
-        for m in &bank.matrices {
+        let blobs: Vec<u64> = blobs.into_values().collect();
+        // All banks of a layer hold the same matrices in the same places.
+        for m in banks.first().iter().flat_map(|b| &b.matrices) {
             routes.fill(&m.parts, layouts[m.layout as usize], &m.shape, m.offset, &blobs);
         }
     }
-    routes.out
+    (routes.out, replicas)
 }
 
 /// Values of a chunk of rows of `cols`.

@@ -1,6 +1,7 @@
 //! The plan for people: at most 80 columns, no colour.
 
-use super::{Plan, TensorPlan};
+use super::{Plan, TensorPlan, summary};
+use crate::table::wrap;
 use crate::units;
 use gantry_formats::container::Part;
 use gantry_formats::gguf::display_name;
@@ -65,16 +66,10 @@ fn write_table(out: &mut String, plan: &Plan, needed: u64, free: Option<u64>) ->
         writeln!(out, "{} is not in the source: an alias of {}", alias.name, alias.of)?;
     }
     writeln!(out)?;
-    for (i, card) in plan.cards.iter().enumerate() {
-        let kv = card.kv_bytes.map(|kv| format!(" + {} KV cache", units::bytes(kv))).unwrap_or_default();
-        writeln!(out, "card {i:<3} {} layers, {} weights{kv}", card.layers, units::bytes(card.weight_bytes))?;
-    }
-    if let Some(n) = plan.context.filter(|_| plan.cards.iter().any(|c| c.kv_bytes.is_some())) {
-        writeln!(out, "context  {n}, the KV cache in f32")?;
-    }
+    out.push_str(&summary(plan));
     let free = free.map(|n| format!(", {} free", units::bytes(n))).unwrap_or_default();
-    writeln!(out, "disk     {} needed{free}", units::bytes(needed))?;
-    plan.notes.iter().try_for_each(|n| writeln!(out, "note: {n}"))
+    writeln!(out, "disk      {} needed{free}", units::bytes(needed))?;
+    plan.notes.iter().try_for_each(|n| writeln!(out, "{}", wrap(&format!("note: {n}"), 6)))
 }
 
 fn rows(out: &mut String, plan: &Plan) -> std::fmt::Result {

@@ -1,5 +1,6 @@
-//! Moves matrices from one container to another, and int8 from one order to another.
+//! Matrices that change on their way to another container: int8 from one order to another.
 
+use super::matching::Origin;
 use super::{INTERRUPTED, refuse};
 use crate::interrupt::Interrupt;
 use crate::pack::finish_tree;
@@ -50,19 +51,20 @@ enum Job {
     Permute { matrix: Move, row: u64, rows: u64 },
 }
 
-/// Writes every matrix of `plan`.
+/// Writes every matrix of the blobs of `plan` that are not the same in the container.
 ///
 /// # Errors
 /// Where the container cannot be read or the output not be written.
-pub(super) fn all(
+pub(super) fn changed_ones(
     old: &Container,
     plan: &Plan,
+    origins: &[Origin],
     outputs: &Outputs,
     threads: usize,
     interrupt: &Interrupt,
     progress: &Progress,
 ) -> Result<()> {
-    let moves = moves(old, plan)?;
+    let moves = moves(old, plan, origins)?;
     let jobs = moves.into_iter().flat_map(jobs);
     let mover = Mover { old, plan, outputs };
     let init = || (Buffers::default(), Buffers::default(), Vec::new());
@@ -86,12 +88,15 @@ pub(super) fn all(
     })
 }
 
-/// Hashes every blob as it is on disk.
+/// The hash table: of blobs that are the same, what the container says, which was compared with what was carried; the
+/// others are hashed as they are on disk.
 ///
 /// # Errors
 /// Where the output cannot be read back.
 pub(super) fn hash(
+    old: &Container,
     plan: &Plan,
+    origins: &[Origin],
     outputs: &Outputs,
     threads: usize,
     interrupt: &Interrupt,
@@ -99,7 +104,8 @@ pub(super) fn hash(
 ) -> Result<Table> {
     type Done = Option<(Digest, Vec<Digest>)>;
     let done: Mutex<Vec<Done>> = Mutex::new(vec![None; plan.blobs.len()]);
-    parallel::for_each(threads, plan.blobs.iter().enumerate(), Vec::new, |buffer, (i, blob)| {
+    let changed = plan.blobs.iter().enumerate().filter(|(i, _)| !origins[*i].same);
+    parallel::for_each(threads, changed, Vec::new, |buffer, (i, blob)| {
         if interrupt.is_asked() {
             return Err(interrupt.error(INTERRUPTED));
         }
@@ -112,15 +118,22 @@ pub(super) fn hash(
         Ok(())
     })?;
     let mut table = Table::default();
-    for (blob, done) in plan.blobs.iter().zip(done.into_inner().unwrap_or_else(|e| e.into_inner())) {
+    let done = done.into_inner().unwrap_or_else(|e| e.into_inner());
+    for ((blob, origin), done) in plan.blobs.iter().zip(origins).zip(done) {
+        let card = blob.card as u64;
+        if origin.same {
+            let from = &old.table().blobs()[origin.old];
+            table.push(card, blob.offset, blob.bytes, from.hash, old.table().values(from));
+            continue;
+        }
         let (hash, values) = done.context("a blob was not hashed")?;
-        table.push(blob.card as u64, blob.offset, blob.bytes, hash, &values);
+        table.push(card, blob.offset, blob.bytes, hash, &values);
     }
     Ok(table)
 }
 
-/// The matrices of both containers, paired by name, expert by expert.
-fn moves(old: &Container, plan: &Plan) -> Result<Vec<Move>> {
+/// The matrices of blobs that change, paired by name, expert by expert.
+fn moves(old: &Container, plan: &Plan, origins: &[Origin]) -> Result<Vec<Move>> {
     let mut from: HashMap<(&str, Option<u32>), Place> = HashMap::new();
     let manifest = old.manifest();
     for t in &manifest.tensors {
@@ -135,7 +148,9 @@ fn moves(old: &Container, plan: &Plan) -> Result<Vec<Move>> {
                 let (rows, cols) = matrix_dims(&m.shape);
                 let layout = old.layouts()[m.layout as usize];
                 let at = b.offset + slot as u64 * b.stride + m.offset;
-                from.insert((&m.name, Some(expert)), Place { card: b.card as usize, at, layout, rows, cols });
+                let place = Place { card: b.card as usize, at, layout, rows, cols };
+                // Of copies the first, which is the one whose bytes were verified.
+                from.entry((&m.name, Some(expert))).or_insert(place);
             }
         }
     }
@@ -152,14 +167,15 @@ fn moves(old: &Container, plan: &Plan) -> Result<Vec<Move>> {
         }
     };
     let mut out = Vec::new();
-    for t in &plan.stored {
+    for t in plan.stored.iter().filter(|t| !origins[t.blob as usize].same) {
         let (rows, cols) = matrix_dims(&t.shape);
         let layout = plan.layouts[t.layout as usize];
         let place = Place { card: t.card as usize, at: t.offset, layout, rows, cols };
         out.push(pair(&t.name, None, place)?);
     }
     for b in &plan.banks {
-        for (slot, &expert) in b.experts.iter().enumerate() {
+        let slots = b.experts.iter().enumerate();
+        for (slot, &expert) in slots.filter(|(slot, _)| !origins[b.first_blob as usize + slot].same) {
             for m in &b.matrices {
                 let (rows, cols) = matrix_dims(&m.shape);
                 let layout = plan.layouts[m.layout as usize];

@@ -192,13 +192,13 @@ fn all_damage_is_reported_with_what_it_hits() {
     let want = [
         (Some(0), None, String::new()),
         (Some(0), Some("token_embd.weight"), String::new()),
-        (Some(0), Some("layer 0 expert 0"), "ffn_gate_exps ffn_down_exps".into()),
+        (Some(0), Some("layer 0 expert 2"), "ffn_gate_exps ffn_down_exps".into()),
         (Some(1), Some("blk.0.attn_output.weight"), String::new()),
     ];
     assert_eq!(names, want);
     let json = report.to_json();
     assert_eq!(json["ok"], false);
-    assert_eq!(json["damage"][2]["name"], "layer 0 expert 0");
+    assert_eq!(json["damage"][2]["name"], "layer 0 expert 2");
     assert_eq!(json["damage"][2]["matrices"][1], "ffn_down_exps");
 }
 

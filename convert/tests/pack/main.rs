@@ -3,5 +3,6 @@
 mod convert;
 mod copies;
 mod layouts;
+mod placement;
 mod resume;
 mod source;

@@ -16,18 +16,45 @@ const TENSORS: usize = 24;
 /// A source of 24 tensors of 4 MiB, and what an undisturbed run makes of it.
 struct Scene {
     dir: TempDir,
+    /// Options of every run.
+    more: Vec<&'static str>,
+}
+
+fn leak(path: PathBuf) -> &'static str {
+    Box::leak(path.display().to_string().into_boxed_str())
 }
 
 impl Scene {
     fn new() -> Self {
-        let scene = Self { dir: tempfile::tempdir().expect("a folder") };
         let names: Vec<Tensor> = (0..TENSORS)
             .map(|n| tensor(format!("blk.{n}.w.weight"), &[2048, 1024], GgmlType::BF16))
             .collect();
+        Self::of(&names, |_| Vec::new())
+    }
+
+    /// Experts over three cards, some on two or all of them.
+    fn of_experts() -> Self {
+        let tensors = [
+            tensor("blk.0.ffn_down_exps.weight", &[1024, 512, 24], GgmlType::BF16),
+            tensor("blk.1.ffn_down_exps.weight", &[1024, 512, 24], GgmlType::BF16),
+        ];
+        Self::of(&tensors, |folder| {
+            let counts = folder.join("hot.csv");
+            let lines = (0..24).map(|e| format!("0,{e},{}\n1,{e},{}\n", 40_000 / (e + 1), 400 * (e + 1)));
+            let text = format!("layer_id,expert_id,count\n{}", lines.collect::<String>());
+            fs::write(&counts, text).expect("written");
+            vec!["--cards", "3", "--placement", "replicate:6", "--hotness", leak(counts)]
+        })
+    }
+
+    fn of(names: &[Tensor], more: impl FnOnce(&Path) -> Vec<&'static str>) -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let more = more(dir.path());
+        let scene = Self { dir, more };
         let keys = |w: &mut GgufWriter| {
             w.set("general.architecture", Value::Str(b"llama"));
         };
-        write(&scene.path("m.gguf"), keys, &names, 5);
+        write(&scene.path("m.gguf"), keys, names, 5);
         succeed(&scene.args("want.gantry", &[]));
         scene
     }
@@ -37,11 +64,10 @@ impl Scene {
     }
 
     fn args<'a>(&self, output: &str, more: &[&'a str]) -> Vec<&'a str> {
-        let leak = |p: PathBuf| -> &'static str { Box::leak(p.display().to_string().into_boxed_str()) };
         let mut args = vec!["convert", leak(self.path("m.gguf")), "-o", leak(self.path(output))];
         // One thread and a record of every blob: slow enough to be caught.
         args.extend(["--allow-incomplete", "--threads", "1", "--sync-bytes", "1"]);
-        args.extend(more);
+        args.extend(self.more.iter().copied().chain(more.iter().copied()));
         args
     }
 
@@ -107,6 +133,22 @@ fn signals_end_with_their_code_and_the_next_run_goes_on() {
         assert_eq!(out.status.code(), Some(code), "{text}");
         assert!(text.contains("goes on from there"), "{text}");
         assert!(scene.leftovers());
+        let again = gantry(&scene.args("m.gantry", &[]));
+        let text = String::from_utf8_lossy(&again.stderr);
+        assert!(again.status.success() && text.contains("resuming"), "{text}");
+        assert!(scene.is_as_wanted() && !scene.leftovers());
+        fs::remove_file(scene.path("m.gantry")).expect("removed");
+    }
+}
+
+#[test]
+fn experts_on_several_cards_go_on_too() {
+    let scene = Scene::of_experts();
+    let want = gantry_formats::container::Container::open(&scene.path("want.gantry")).expect("sound");
+    let slots: usize = want.manifest().banks.iter().map(|b| b.experts.len()).sum();
+    assert!(slots > 48, "{slots} slots: no expert has a copy");
+    for signal in ["-INT", "-KILL"] {
+        scene.interrupted(signal);
         let again = gantry(&scene.args("m.gantry", &[]));
         let text = String::from_utf8_lossy(&again.stderr);
         assert!(again.status.success() && text.contains("resuming"), "{text}");

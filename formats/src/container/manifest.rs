@@ -3,6 +3,7 @@
 //! It holds no time stamps and no paths: the same input with the same resolved options gives the same bytes.
 //! Blob hashes are not here but in the binary [table](super::Table); indices tie the two together.
 
+use super::PlacementSection;
 use crate::block::GgmlType;
 use crate::layout::LayoutTag;
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,10 @@ pub struct Manifest {
     pub tensors: Vec<StoredTensor>,
     /// Expert banks, by card and offset.
     pub banks: Vec<Bank>,
+    /// Why experts lie where they lie; absent where there is one card without a budget, and in containers from before
+    /// this was recorded.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub placement: Option<PlacementSection>,
     /// Names that stand for another tensor's bytes.
     pub aliases: Vec<Alias>,
     /// Source files, in shard order.
@@ -132,7 +137,7 @@ pub struct Bank {
     pub bytes: u64,
     /// Index of slot 0 in the hash table; slot `s` follows at `first_blob + s`.
     pub first_blob: u64,
-    /// Slot → expert.
+    /// Slot → expert, ascending.
     pub experts: Vec<u32>,
     /// What each blob holds, in order.
     pub matrices: Vec<BankMatrix>,

@@ -15,6 +15,7 @@ mod header;
 mod manifest;
 mod metadata;
 mod open;
+mod placement;
 mod table;
 mod validate;
 
@@ -30,4 +31,5 @@ pub use manifest::{
 };
 pub use metadata::{Metadata, ShardHeader};
 pub use open::{CardSource, Container, Stretch};
+pub use placement::{HotnessSummary, LayerShares, PlacedCard, PlacementSection};
 pub use table::{Blob, Table};

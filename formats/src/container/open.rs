@@ -198,13 +198,17 @@ impl Container {
     pub fn stretches(&self, card: usize) -> impl Iterator<Item = Stretch> + '_ {
         let entry = &self.header.cards[card];
         let first = entry.first_blob as usize;
-        (first..first + entry.blobs as usize).flat_map(|blob| {
-            let len = self.table.blobs()[blob].bytes;
-            (0..hash::subtree_count(len).max(1)).map(move |i| {
-                let offset = i * hash::SUBTREE;
-                let bytes = if hash::subtree_count(len) == 0 { len } else { hash::SUBTREE.min(len - offset) };
-                Stretch { blob, offset, bytes }
-            })
+        (first..first + entry.blobs as usize).flat_map(|blob| self.stretches_of(blob))
+    }
+
+    /// The stretches of a blob, in order.
+    pub fn stretches_of(&self, blob: usize) -> impl Iterator<Item = Stretch> + use<> {
+        let len = self.table.blobs()[blob].bytes;
+        let count = hash::subtree_count(len);
+        (0..count.max(1)).map(move |i| {
+            let offset = i * hash::SUBTREE;
+            let bytes = if count == 0 { len } else { hash::SUBTREE.min(len - offset) };
+            Stretch { blob, offset, bytes }
         })
     }
 

@@ -1,5 +1,7 @@
 //! The rules that hold between header, manifest, metadata and table of a well-formed container.
 
+mod placement;
+
 use super::{
     Bank, BankMatrix, ContainerError, Header, Manifest, Part, StoredTensor, Table,
     header::REQUIRED_SPLIT_CARDS,
@@ -8,7 +10,7 @@ use crate::gguf;
 use crate::hash;
 use crate::layout::Layout;
 use crate::size;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::HashSet;
 
 /// Checks every rule and returns the layouts by index. Hashes have been compared before: what fails here was
 /// written wrong, not damaged.
@@ -358,51 +360,6 @@ impl<'a> Rules<'a> {
             self.own(blob, (b.card, offset, b.bytes), &name, owned)?;
         }
         Ok(())
-    }
-
-    /// Placement is a total map: every expert of every layer with a bank lies on some card, none twice on one.
-    fn placement(&self, names: &mut HashSet<&'a str>) -> Result<(), ContainerError> {
-        let mut layers: BTreeMap<u32, (&Bank, u64, BTreeSet<u32>)> = BTreeMap::new();
-        let mut cards = HashSet::new();
-        for b in &self.manifest.banks {
-            if !cards.insert((b.layer, b.card)) {
-                return Err(bad(format!("layer {} has two banks on card {}", b.layer, b.card)));
-            }
-            let mut counts = b.matrices.iter().flat_map(|m| &m.parts).map(|p| self.experts_of(p));
-            let experts = counts.next().unwrap_or(0);
-            let (_, first, seen) = layers.entry(b.layer).or_insert((b, experts, BTreeSet::new()));
-            if *first != experts || counts.any(|n| n != experts) {
-                return Err(bad(format!(
-                    "layer {}: its matrices differ in their number of experts",
-                    b.layer
-                )));
-            }
-            let mut here = HashSet::new();
-            for &e in &b.experts {
-                if u64::from(e) >= experts || !here.insert(e) {
-                    return Err(bad(format!(
-                        "layer {} card {}: expert {e} of {experts} is misplaced",
-                        b.layer, b.card
-                    )));
-                }
-                seen.insert(e);
-            }
-        }
-        for (layer, (first, experts, seen)) in &layers {
-            if let Some(e) = (0..*experts).find(|&e| !u32::try_from(e).is_ok_and(|e| seen.contains(&e))) {
-                return Err(bad(format!("layer {layer}: expert {e} lies on no card")));
-            }
-            for m in &first.matrices {
-                unique(names, &m.name)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Number of experts in a part's source, which [`matrix`](Self::matrix) has seen to be a stack of them.
-    fn experts_of(&self, part: &Part) -> u64 {
-        let source = self.manifest.source_tensors.get(part.source as usize);
-        source.and_then(|s| s.dims.get(2).copied()).unwrap_or(0)
     }
 }
 

@@ -176,6 +176,7 @@ impl Sample {
                 cards: vec![CardInfo { target: "cpu".into(), weight_bytes: 0 }; 2],
                 tensors: Vec::new(),
                 banks: Vec::new(),
+                placement: None,
                 aliases: vec![Alias { name: "output.weight".into(), of: "token_embd.weight".into() }],
                 sources: vec![Source {
                     file: "sample.gguf".into(),
@@ -209,7 +210,7 @@ impl Sample {
         self.tensor(0, &mut placer, "output_norm.weight", 1, &[64], t1, vec![part(1, 1)]);
         let parts = vec![part(2, 8), part(3, 4), part(4, 3)];
         self.tensor(0, &mut placer, "blk.0.attn_qkv.weight", 4, &[15, 64], fused, parts);
-        self.bank(0, &mut placer, &[2, 0], tensors);
+        self.bank(0, &mut placer, &[0, 2], tensors);
         self.segments.push(placer.segment_bytes().unwrap());
         let mut placer = Placer::new(ALIGNMENT);
         self.tensor(1, &mut placer, "blk.0.attn_output.weight", 3, &[2, 256], t5, vec![part(5, 2)]);

@@ -1,6 +1,7 @@
 //! What can be typed.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use gantry_formats::placement::{CardSpec, CardsError, Strategy, parse_cards};
 use gantry_runtime::sample::SamplerOptions;
 use gantry_runtime::{KvType, LoadMode, ModelOptions, Verify};
 use std::path::PathBuf;
@@ -9,6 +10,8 @@ const EXAMPLES: &str = "Examples:
   gantry-run model.gantry -p \"The capital of France is\" -n 32
   gantry-run model.gantry -p \"Name three rivers.\" --chat --seed 7
   gantry-run model.gantry -p - --greedy --json < prompt.txt
+  gantry-run model.gantry -p \"Hi\" --cards 24GiB,16GiB --placement paired
+  gantry-run model.gantry -p \"Hi\" --cards 4 --placement balanced --hotness hot.json
   gantry-run chat model.gantry";
 
 /// Loads a verified Gantry container and writes text.
@@ -182,7 +185,8 @@ pub(crate) struct Perplexity {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gantry-run bench model.gantry\n  \
-    gantry-run bench model.gantry -p 512 -n 128 -r 3 --json")]
+    gantry-run bench model.gantry -p 512 -n 128 -r 3 --json\n  \
+    gantry-run bench model.gantry --cards 2 --placement layers")]
 pub(crate) struct Bench {
     /// The container.
     #[arg(value_name = "FILE")]
@@ -270,7 +274,7 @@ pub(crate) struct Extras {
 }
 
 /// How the model is loaded.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Loading")]
 pub(crate) struct Load {
     /// Positions that there is room for [default: the model's own, at most 4096].
@@ -297,6 +301,26 @@ pub(crate) struct Load {
     /// Most memory to use, e.g. 2GiB, where less than is free.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) memory_limit: Option<u64>,
+    /// Loads onto N cards, or onto one for each budget of LIST, e.g. 24GiB,16GiB, whatever the container was packed for;
+    /// all are CPUs, cpu:0, cpu:1, ….
+    #[arg(long, value_name = "N|LIST", value_parser = cards)]
+    pub(crate) cards: Option<Cards>,
+    /// How experts are spread over cards: paired, layers, balanced or replicate:N, with N extra copies in each layer
+    /// [default: as packed for so many cards, else paired; layers without experts].
+    #[arg(long, value_name = "STRATEGY")]
+    pub(crate) placement: Option<Strategy>,
+    /// Spreads them by these token counts: a --record-hotness file, llama-imatrix's, or SGLang's CSV; several are
+    /// summed.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hotness: Vec<PathBuf>,
+}
+
+/// Cards as they were given.
+#[derive(Clone, Debug)]
+pub(crate) struct Cards(pub(crate) Vec<CardSpec>);
+
+fn cards(text: &str) -> Result<Cards, CardsError> {
+    parse_cards(text).map(Cards)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -346,6 +370,8 @@ impl Load {
                 Kv::F16 => KvType::F16,
             },
             memory_limit: self.memory_limit,
+            cards: self.cards.as_ref().map(|cards| cards.0.clone()),
+            placement: self.placement,
             progress: Some(super::waiting::progress()),
             ..ModelOptions::default()
         }

@@ -18,7 +18,7 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
     }
     let container = opened::container(&args.model)?;
     let context = args.load.context.unwrap_or(args.prompt.max(args.tokens).max(1));
-    let load = super::args::Load { context: Some(context), ..args.load };
+    let load = super::args::Load { context: Some(context), ..args.load.clone() };
     let model = opened::load(&container, &load)?;
     let mut session = model.session()?;
     // Which tokens does not matter; they need to exist, and to differ, so that a model with experts uses many.

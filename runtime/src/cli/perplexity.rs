@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Perplexity) -> anyhow::Result<Exit> {
         ));
     }
     let bos = text.tokenizer.bos().filter(|_| text.tokenizer.adds_bos());
-    let load = super::args::Load { context: Some(context), ..args.load };
+    let load = super::args::Load { context: Some(context), ..args.load.clone() };
     let record = Record::of(&container, args.record_hotness.as_deref())?;
     let model = opened::load_with(&container, &load, None, record.is_some())?;
     // Scored tokens index logits, and the last of a chunk never goes through the session.

@@ -51,7 +51,16 @@ pub(crate) fn load_json(model: &gantry_runtime::Model) -> Value {
         gantry_runtime::LoadMode::Read => "read",
         gantry_runtime::LoadMode::Map => "map",
     };
+    let card = |(card, of): (usize, &gantry_runtime::load::CardReport)| {
+        json!({
+            "card": card,
+            "bytes": of.bytes,
+            "seconds": of.time.as_secs_f64(),
+            "gb_per_second": of.gb_per_s(),
+        })
+    };
     json!({
+        "cards": report.cards.iter().enumerate().map(card).collect::<Vec<_>>(),
         "bytes": report.bytes,
         "seconds": report.time.as_secs_f64(),
         "gb_per_second": report.gb_per_s(),

@@ -26,22 +26,30 @@ impl Damage {
     /// The damage at `places` (one or more, in any order).
     pub(super) fn new(mut places: Vec<Place>) -> Option<Self> {
         places.sort_by_key(|p| (p.card, p.at));
+        // What is loaded for several cards is found as often, and damaged once.
+        places.dedup_by_key(|p| (p.card, p.at));
         let count = places.len();
         places.into_iter().next().map(|first| Self { first, count })
     }
 }
 
 impl Place {
-    /// A stretch whose bytes do not hash to what the table says.
-    pub(super) fn stretch(container: &Container, card: usize, stretch: &Stretch, bytes: &[u8]) -> Self {
+    /// A stretch of the segment of `card` whose bytes, loaded for the card `to`, do not hash to what the table says.
+    pub(super) fn stretch(
+        container: &Container,
+        (card, goal): (usize, usize),
+        stretch: &Stretch,
+        bytes: &[u8],
+    ) -> Self {
         let blob = &container.table().blobs()[stretch.blob];
         let from = stretch.offset;
         let to = from + stretch.bytes;
         let block = from / gantry_formats::hash::SUBTREE;
         let zero = if bytes.iter().all(|&b| b == 0) { "; all of it is zero" } else { "" };
+        let moved = if card == goal { String::new() } else { format!("; loaded for card {goal}") };
         let what = format!(
             "card {card}, {}, block {block}: bytes {from}..{to} of {} do not match their BLAKE3 (segment bytes \
-             {}..{}){zero}",
+             {}..{}){zero}{moved}",
             container.blob_name(stretch.blob),
             blob.bytes,
             blob.offset + from,

@@ -1,33 +1,46 @@
-//! Loading: a container's segments into arenas, verified on the way.
+//! Loading: a container into the arenas of the cards of this run, verified on the way.
 //!
 //! Two ways lead there. [`LoadMode::Read`] reads each segment with `pread` straight into an owned allocation and
 //! hashes the bytes where they lie while they are still in the cache: one pass, and the bytes that were verified
 //! are the bytes that are used. [`LoadMode::Map`] maps the file, which copies nothing and shares pages between
 //! processes; what is mapped can change or vanish while it is used (see [`LoadMode::Map`]).
+//!
+//! [`Places`] says where everything goes. Mostly that is as it was packed; cards that a container was not packed for
+//! get their blobs one by one.
 
+mod anew;
 mod arena;
+mod choose;
 mod damage;
 mod pieces;
+mod places;
 mod progress;
+mod queues;
+mod report;
 mod verify;
 mod weights;
 
 pub use arena::Arena;
 pub use damage::Damage;
-pub use progress::{Progress, size_text};
+pub use places::{BankPlace, CardPlace, Places, Slot, TensorPlace};
+pub use progress::{Progress, SoFar, size_text};
+pub use report::{CardReport, LoadReport};
 pub use verify::Verify;
 pub use weights::Weights;
+
+pub(crate) use choose::{Beside, Chosen, Wish, choose, needs};
 
 use crate::{Container, Result, RuntimeError};
 use damage::Place;
 use gantry_formats::container::ContainerError;
 use gantry_formats::source::ReadAt;
+use memmap2::MmapMut;
 use pieces::Piece;
 use progress::Counter;
+use queues::Queues;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// How bytes come into memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,155 +70,164 @@ pub struct LoadOptions {
     pub left: Vec<Left>,
 }
 
-/// Bytes of a segment that stay in their file.
+/// Bytes of a card's arena that stay in their file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// The card whose segment it is.
+    /// The card of this run.
     pub card: usize,
-    /// Inside the segment.
+    /// Inside its arena.
     pub range: Range<u64>,
 }
 
-/// What loading did.
-#[derive(Clone, Copy, Debug)]
-pub struct LoadReport {
-    /// Bytes of all segments.
-    pub bytes: u64,
-    /// How long it took.
-    pub time: Duration,
-    /// The way in.
-    pub mode: LoadMode,
-    /// What was verified.
-    pub verified: Verify,
-}
-
-impl LoadReport {
-    /// 10⁹ bytes per second.
-    pub fn gb_per_s(&self) -> f64 {
-        self.bytes as f64 / 1e9 / self.time.as_secs_f64().max(1e-9)
-    }
-}
-
-impl std::fmt::Display for LoadReport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let how = match self.mode {
-            LoadMode::Read => "read",
-            LoadMode::Map => "mapped",
-        };
-        let what = match (self.verified, self.mode) {
-            (Verify::Full, LoadMode::Read) => "every byte verified where it is used",
-            (Verify::Full, LoadMode::Map) => "every byte verified through the mapping",
-            (Verify::Index, _) => "only the index verified",
-            (Verify::None, _) => "weights not verified",
-        };
-        write!(f, "{how} {} in {:.3} s", size_text(self.bytes), self.time.as_secs_f64())?;
-        // A mapping that nobody looked through yet has no speed.
-        if self.mode == LoadMode::Read || self.verified == Verify::Full {
-            write!(f, " ({:.2} GB/s)", self.gb_per_s())?;
-        }
-        write!(f, ", {what}")
-    }
-}
-
-/// Brings every segment of `container` into memory, in order of card.
+/// Brings everything in `container` to its place.
+///
+/// Each card has a queue of its own, and all are served at the same time. Where the places are those that it was packed
+/// with, segments are read as a whole; else blob by blob, each verified by its own hash.
 ///
 /// # Errors
-/// A card's file that is missing or cannot be read, [`RuntimeError::Damage`] where bytes are not those that were
-/// written, [`RuntimeError::Allocation`].
-pub fn load(container: &Container, options: &LoadOptions) -> Result<(Weights, LoadReport)> {
+/// [`RuntimeError::Placement`] for places that are not those of this container; a card's file that is missing or cannot
+/// be read, [`RuntimeError::Damage`] where bytes are not those that were written, [`RuntimeError::Allocation`].
+pub fn load(container: &Container, places: &Places, options: &LoadOptions) -> Result<(Weights, LoadReport)> {
     let start = Instant::now();
-    let cards = container.header().cards.len();
-    for card in 0..cards {
+    places.check(container)?;
+    let as_packed = places.are_as_packed(container);
+    if options.mode == LoadMode::Map && !as_packed {
+        return Err(RuntimeError::Setting(
+            "a mapped file stays as it was packed, so that nothing in it goes to other cards; give --load read, or \
+             the cards that it was packed for"
+                .into(),
+        ));
+    }
+    for card in 0..container.header().cards.len() {
         container.card(card)?;
     }
     container.check_unchanged()?;
-    let mut arenas = Vec::with_capacity(cards);
     let mut found = match options.verify {
         Verify::None => Vec::new(),
         Verify::Full | Verify::Index => verify::outer_padding(container)?,
     };
-    let bytes = container.header().cards.iter().map(|c| c.bytes).sum();
-    let counter = Counter::new(options.progress.as_ref(), bytes);
-    for card in 0..cards {
-        arenas.push(match options.mode {
-            LoadMode::Read => read(container, card, options, &counter, &mut found)?,
-            LoadMode::Map => map(container, card, options, &counter, &mut found)?,
-        });
-    }
+    let cards = 0..places.cards.len();
+    let pieces: Vec<Vec<Piece>> = match as_packed {
+        true => cards.map(|card| pieces::cut(container, card)).collect(),
+        false => cards.map(|card| pieces::gather(container, places, card)).collect(),
+    };
+    let bytes: Vec<u64> = pieces.iter().map(|all| all.iter().map(Piece::len).sum()).collect();
+    let counter = Counter::new(options.progress.as_ref(), bytes.iter().copied());
+    let (arenas, times) = match options.mode {
+        LoadMode::Read => read(container, places, pieces, options, &counter, &mut found)?,
+        LoadMode::Map => map(container, pieces, options, &counter, &mut found)?,
+    };
     container.check_unchanged()?;
     if let Some(damage) = Damage::new(found) {
         return Err(RuntimeError::Damage(Box::new(damage)));
     }
-    let files = weights::files(container, options)?;
-    let report = LoadReport { bytes, time: start.elapsed(), mode: options.mode, verified: options.verify };
-    Ok((Weights::new(arenas, files), report))
+    let left = weights::left(container, places, options)?;
+    let cards = bytes.iter().zip(times).map(|(&bytes, time)| CardReport { bytes, time }).collect();
+    let report = LoadReport {
+        bytes: bytes.iter().sum(),
+        time: start.elapsed(),
+        mode: options.mode,
+        verified: options.verify,
+        cards,
+    };
+    Ok((Weights::new(arenas, left), report))
 }
+
+/// Arenas, and how long each took.
+type Loaded = (Vec<Arena>, Vec<std::time::Duration>);
 
 fn read(
     container: &Container,
-    card: usize,
+    places: &Places,
+    pieces: Vec<Vec<Piece>>,
     options: &LoadOptions,
     counter: &Counter<'_>,
     found: &mut Vec<Place>,
-) -> Result<Arena> {
-    let source = container.card(card)?;
-    let failed = |e| RuntimeError::Allocation { what: "a card's arena", bytes: source.bytes, source: e };
-    let bytes = usize::try_from(source.bytes).map_err(|_| failed(std::io::ErrorKind::OutOfMemory.into()))?;
-    let mut memory = Arena::writable(bytes).map_err(failed)?;
-    let mut work = VecDeque::new();
-    let mut rest = &mut memory[..bytes];
-    for piece in pieces::cut(container, card) {
-        let (head, tail) = rest.split_at_mut((piece.range.end - piece.range.start) as usize);
-        work.push_back((piece, head));
-        rest = tail;
+) -> Result<Loaded> {
+    let failed = |bytes, source| RuntimeError::Allocation { what: "a card's arena", bytes, source };
+    let mut memory = Vec::with_capacity(places.cards.len());
+    for card in &places.cards {
+        let too_large = |_| failed(card.bytes, std::io::ErrorKind::OutOfMemory.into());
+        let bytes = usize::try_from(card.bytes).map_err(too_large)?;
+        memory.push((Arena::writable(bytes).map_err(|e| failed(card.bytes, e))?, bytes));
     }
     let full = options.verify == Verify::Full;
-    let stays = |piece: &Piece| {
-        let within = |l: &&Left| l.range.start <= piece.range.start && piece.range.end <= l.range.end;
-        options.left.iter().filter(|l| l.card == card).any(|l| within(&l))
+    let stays = |card: usize, piece: &Piece| {
+        let place = piece.place();
+        let within = |l: &Left| l.card == card && l.range.start <= place.start && place.end <= l.range.end;
+        options.left.iter().any(within)
     };
-    each(work, options.threads, found, |(piece, bytes): (Piece, &mut [u8]), found| {
-        if stays(&piece) {
+    let shares = memory.iter_mut().zip(pieces).map(|((memory, _), pieces)| share(memory, pieces));
+    let queues = Queues::new(shares.collect());
+    queues.run(options.threads, found, |card, (piece, bytes): (Piece, &mut [u8]), found| {
+        let source = container.card(piece.from)?;
+        let fetch = |into: &mut [u8]| {
+            let read = source.file.read_exact_at(source.offset + piece.range.start, into);
+            read.map_err(|e| shortened(container, e))
+        };
+        let len = piece.len();
+        if stays(card, &piece) {
             // Its pages are never touched, so they take no memory.
             if full {
                 let mut passing = vec![0; bytes.len()];
-                let read = source.file.read_exact_at(source.offset + piece.range.start, &mut passing);
-                read.map_err(|e| shortened(container, e))?;
+                fetch(&mut passing)?;
                 verify::piece(container, card, &piece, &passing, found);
             }
-            counter.add(bytes.len() as u64);
-            return Ok(());
+        } else {
+            fetch(bytes)?;
+            if full {
+                verify::piece(container, card, &piece, bytes, found);
+            }
         }
-        let read = source.file.read_exact_at(source.offset + piece.range.start, bytes);
-        read.map_err(|e| shortened(container, e))?;
-        if full {
-            verify::piece(container, card, &piece, bytes, found);
-        }
-        counter.add(bytes.len() as u64);
+        counter.add(card, len);
         Ok(())
     })?;
-    Arena::sealed(memory, bytes).map_err(failed)
+    let times = queues.times().collect();
+    drop(queues);
+    let seal = |(memory, bytes)| Arena::sealed(memory, bytes).map_err(|e| failed(bytes as u64, e));
+    Ok((memory.into_iter().map(seal).collect::<Result<_>>()?, times))
+}
+
+/// Gives each piece its own bytes of an arena, in which pieces ascend.
+fn share(memory: &mut MmapMut, pieces: Vec<Piece>) -> VecDeque<(Piece, &mut [u8])> {
+    let mut rest = &mut memory[..];
+    let mut at = 0;
+    let mut work = VecDeque::with_capacity(pieces.len());
+    for piece in pieces {
+        let place = piece.place();
+        let (head, tail) = rest.split_at_mut((place.end - at) as usize);
+        work.push_back((piece, &mut head[(place.start - at) as usize..]));
+        rest = tail;
+        at = place.end;
+    }
+    work
 }
 
 fn map(
     container: &Container,
-    card: usize,
+    pieces: Vec<Vec<Piece>>,
     options: &LoadOptions,
     counter: &Counter<'_>,
     found: &mut Vec<Place>,
-) -> Result<Arena> {
-    let arena = Arena::mapped(&container.card(card)?, container.path())?;
-    if options.verify == Verify::Full {
-        arena.will_need();
-        let bytes = arena.bytes();
-        each(pieces::cut(container, card).into(), options.threads, found, |piece, found| {
-            let range = piece.range.start as usize..piece.range.end as usize;
-            verify::piece(container, card, &piece, &bytes[range.clone()], found);
-            counter.add(range.len() as u64);
-            Ok(())
-        })?;
+) -> Result<Loaded> {
+    let mut arenas = Vec::with_capacity(pieces.len());
+    for card in 0..pieces.len() {
+        arenas.push(Arena::mapped(&container.card(card)?, container.path())?);
     }
-    Ok(arena)
+    if options.verify != Verify::Full {
+        let times = vec![std::time::Duration::ZERO; arenas.len()];
+        return Ok((arenas, times));
+    }
+    arenas.iter().for_each(Arena::will_need);
+    let queues = Queues::new(pieces.into_iter().map(VecDeque::from).collect());
+    queues.run(options.threads, found, |card, piece: Piece, found| {
+        let range = piece.range.start as usize..piece.range.end as usize;
+        verify::piece(container, card, &piece, &arenas[card].bytes()[range], found);
+        counter.add(card, piece.len());
+        Ok(())
+    })?;
+    let times = queues.times().collect();
+    Ok((arenas, times))
 }
 
 /// A file that ends early was longer when it was opened.
@@ -215,39 +237,4 @@ fn shortened(container: &Container, source: std::io::Error) -> ContainerError {
         return ContainerError::Integrity { region: "file changed while reading".into(), what };
     }
     ContainerError::Io { path: container.path().into(), source }
-}
-
-/// Works on all items with several threads. The first error ends it.
-fn each<T: Send>(
-    items: VecDeque<T>,
-    threads: usize,
-    found: &mut Vec<Place>,
-    work: impl Fn(T, &mut Vec<Place>) -> Result<(), ContainerError> + Sync,
-) -> Result<(), ContainerError> {
-    let threads = threads.clamp(1, items.len().max(1));
-    let items = Mutex::new(items);
-    // A thread that panics takes the whole load with it, so a poisoned queue is never used wrongly.
-    let next = || items.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-    let run = || {
-        let mut found = Vec::new();
-        while let Some(item) = next() {
-            if let Err(e) = work(item, &mut found) {
-                items.lock().unwrap_or_else(PoisonError::into_inner).clear();
-                return Err(e);
-            }
-        }
-        Ok(found)
-    };
-    std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
-        let mut result = run().map(|mine| found.extend(mine));
-        for other in others {
-            match other.join() {
-                Ok(Ok(theirs)) => found.extend(theirs),
-                Ok(Err(e)) => result = result.and(Err(e)),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        result
-    })
 }

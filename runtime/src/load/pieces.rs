@@ -1,5 +1,6 @@
-//! A segment cut into pieces that are read and verified on their own.
+//! What is loaded, cut into pieces that are read and verified on their own.
 
+use super::Places;
 use gantry_formats::container::{Container, Stretch};
 use std::ops::Range;
 
@@ -10,24 +11,28 @@ const PIECE: u64 = 1 << 20;
 /// A range of a segment with the whole stretches that lie in it; what no stretch covers is padding.
 #[derive(Debug)]
 pub(super) struct Piece {
+    /// The card whose segment it is: one that the container was packed for.
+    pub(super) from: usize,
     /// Inside the segment.
     pub(super) range: Range<u64>,
+    /// First byte in the arena that it is loaded into.
+    pub(super) at: u64,
     /// In order of offset.
     pub(super) stretches: Vec<Stretch>,
 }
 
-/// Cuts card `card`'s segment. The pieces follow each other and cover it.
+/// Cuts card `card`'s segment, which is its arena. The pieces follow each other and cover it.
 pub(super) fn cut(container: &Container, card: usize) -> Vec<Piece> {
     let end = container.header().cards[card].bytes;
+    let new = |range: Range<u64>, stretches| Piece { from: card, at: range.start, range, stretches };
     let mut pieces = Vec::new();
-    let mut piece = Piece { range: 0..0, stretches: Vec::new() };
+    let mut piece = new(0..0, Vec::new());
     for stretch in container.stretches(card) {
         let start = container.table().blobs()[stretch.blob].offset + stretch.offset;
         let stop = start + stretch.bytes;
         if !piece.stretches.is_empty() && stop - piece.range.start > PIECE {
             piece.range.end = start;
-            let next = Piece { range: start..stop, stretches: Vec::new() };
-            pieces.push(std::mem::replace(&mut piece, next));
+            pieces.push(std::mem::replace(&mut piece, new(start..stop, Vec::new())));
         }
         piece.range.end = stop;
         piece.stretches.push(stretch);
@@ -41,7 +46,7 @@ pub(super) fn cut(container: &Container, card: usize) -> Vec<Piece> {
     while end - at > 2 * PIECE {
         piece.range.end = at + PIECE;
         at = piece.range.end;
-        pieces.push(std::mem::replace(&mut piece, Piece { range: at..end, stretches: Vec::new() }));
+        pieces.push(std::mem::replace(&mut piece, new(at..end, Vec::new())));
     }
     if !piece.range.is_empty() {
         pieces.push(piece);
@@ -49,7 +54,56 @@ pub(super) fn cut(container: &Container, card: usize) -> Vec<Piece> {
     pieces
 }
 
+/// What the arena of `card` takes from wherever it was packed, in the order of the arena. Blobs that follow each other
+/// there as they do in their segment are read together, with the padding between them.
+pub(super) fn gather(container: &Container, places: &Places, card: usize) -> Vec<Piece> {
+    let blobs = container.table().blobs();
+    let mut pieces: Vec<Piece> = Vec::new();
+    for (base, blob) in places.on_card(container, card) {
+        let from = blobs[blob].card as usize;
+        for stretch in container.stretches_of(blob) {
+            let start = blobs[blob].offset + stretch.offset;
+            let range = start..start + stretch.bytes;
+            let at = base + stretch.offset;
+            let follows = |piece: &&mut Piece| {
+                let before = piece.stretches.last().is_some_and(|last| is_next(container, last, &stretch));
+                before
+                    && piece.from == from
+                    && at.checked_sub(piece.at) == Some(range.start - piece.range.start)
+                    && range.end - piece.range.start <= PIECE
+            };
+            match pieces.last_mut().filter(follows) {
+                Some(piece) => {
+                    piece.range.end = range.end;
+                    piece.stretches.push(stretch);
+                }
+                None => pieces.push(Piece { from, range, at, stretches: vec![stretch] }),
+            }
+        }
+    }
+    pieces
+}
+
+/// Whether nothing but padding lies between two stretches of a segment.
+fn is_next(container: &Container, before: &Stretch, after: &Stretch) -> bool {
+    let ends = before.offset + before.bytes == container.table().blobs()[before.blob].bytes;
+    match after.offset {
+        0 => ends && after.blob == before.blob + 1,
+        offset => after.blob == before.blob && offset == before.offset + before.bytes,
+    }
+}
+
 impl Piece {
+    /// Length in bytes.
+    pub(super) fn len(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// Where it lies in the arena.
+    pub(super) fn place(&self) -> Range<u64> {
+        self.at..self.at + self.len()
+    }
+
     /// The stretches of this piece with their ranges inside it.
     pub(super) fn parts<'a>(
         &'a self,

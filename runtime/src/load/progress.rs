@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone)]
 pub struct Progress(Arc<Tell>);
 
-type Tell = dyn Fn(u64, u64) + Send + Sync;
+type Tell = dyn Fn(&SoFar) + Send + Sync;
 
 impl Progress {
-    /// Calls `tell(done, total)`.
-    pub fn new(tell: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
+    /// Calls `tell` again and again.
+    pub fn new(tell: impl Fn(&SoFar) + Send + Sync + 'static) -> Self {
         Self(Arc::new(tell))
     }
 }
@@ -23,23 +23,53 @@ impl fmt::Debug for Progress {
     }
 }
 
-/// Counts what is through.
+/// How far loading has come.
+#[derive(Debug)]
+pub struct SoFar {
+    /// By card: bytes that are through, and all.
+    cards: Vec<(AtomicU64, u64)>,
+}
+
+impl SoFar {
+    /// Nothing yet of `totals` bytes, by card.
+    pub fn new(totals: impl IntoIterator<Item = u64>) -> Self {
+        Self { cards: totals.into_iter().map(|total| (AtomicU64::new(0), total)).collect() }
+    }
+
+    /// `bytes` more are through for `card`.
+    pub fn add(&self, card: usize, bytes: u64) {
+        if let Some((done, _)) = self.cards.get(card) {
+            done.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes that are through, and all, by card.
+    pub fn by_card(&self) -> impl ExactSizeIterator<Item = (u64, u64)> + '_ {
+        self.cards.iter().map(|(done, total)| (done.load(Ordering::Relaxed), *total))
+    }
+
+    /// The same of all cards together.
+    pub fn all(&self) -> (u64, u64) {
+        self.by_card().fold((0, 0), |all, card| (all.0 + card.0, all.1.saturating_add(card.1)))
+    }
+}
+
+/// Counts what is through, and tells.
 pub(super) struct Counter<'a> {
     progress: Option<&'a Progress>,
-    done: AtomicU64,
-    total: u64,
+    so_far: SoFar,
 }
 
 impl<'a> Counter<'a> {
-    pub(super) fn new(progress: Option<&'a Progress>, total: u64) -> Self {
-        Self { progress, done: AtomicU64::new(0), total }
+    pub(super) fn new(progress: Option<&'a Progress>, totals: impl IntoIterator<Item = u64>) -> Self {
+        Self { progress, so_far: SoFar::new(totals) }
     }
 
-    /// `bytes` more are through.
-    pub(super) fn add(&self, bytes: u64) {
+    /// `bytes` more are through for `card`.
+    pub(super) fn add(&self, card: usize, bytes: u64) {
         if let Some(progress) = self.progress {
-            let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-            (progress.0)(done, self.total);
+            self.so_far.add(card, bytes);
+            (progress.0)(&self.so_far);
         }
     }
 }
@@ -84,10 +114,14 @@ mod tests {
     fn what_is_through_adds_up() {
         let told = Arc::new(AtomicU64::new(0));
         let seen = Arc::clone(&told);
-        let progress = Progress::new(move |done, total| seen.store(done * 100 + total, Ordering::Relaxed));
-        let counter = Counter::new(Some(&progress), 9);
-        counter.add(2);
-        counter.add(3);
-        assert_eq!(told.load(Ordering::Relaxed), 509);
+        let progress = Progress::new(move |so_far| {
+            let (done, total) = so_far.all();
+            let second = so_far.by_card().nth(1).map_or(0, |card| card.0);
+            seen.store((done * 100 + total) * 10 + second, Ordering::Relaxed);
+        });
+        let counter = Counter::new(Some(&progress), [5, 4]);
+        counter.add(0, 2);
+        counter.add(1, 3);
+        assert_eq!(told.load(Ordering::Relaxed), 5093);
     }
 }

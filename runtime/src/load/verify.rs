@@ -19,8 +19,9 @@ pub enum Verify {
     None,
 }
 
-/// Compares a piece in memory with the hash table, and its padding with zero.
-pub(super) fn piece(container: &Container, card: usize, piece: &Piece, bytes: &[u8], found: &mut Vec<Place>) {
+/// Compares a piece in memory, loaded for the card `to`, with the hash table, and its padding with zero.
+pub(super) fn piece(container: &Container, to: usize, piece: &Piece, bytes: &[u8], found: &mut Vec<Place>) {
+    let card = piece.from;
     let mut at = 0;
     let padding = |range: Range<usize>, found: &mut Vec<Place>| {
         if bytes[range.clone()].iter().any(|&b| b != 0) {
@@ -33,7 +34,7 @@ pub(super) fn piece(container: &Container, card: usize, piece: &Piece, bytes: &[
         padding(at..range.start, found);
         let part = &bytes[range.clone()];
         if !container.stretch_is_intact(stretch, part) {
-            found.push(Place::stretch(container, card, stretch, part));
+            found.push(Place::stretch(container, (card, to), stretch, part));
         }
         at = range.end;
     }

@@ -1,41 +1,45 @@
 //! What loading gives: arenas, and the files of what was left there.
 
-use super::{Arena, LoadMode, LoadOptions};
+use super::{Arena, Left, LoadMode, LoadOptions, Places};
 use crate::RuntimeError;
 use crate::model::program::Matrix;
 use gantry_formats::container::{Container, ContainerError};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::time::SystemTime;
 
-/// A container's weights: the segments of its cards in memory, and what stays in their files.
+/// A container's weights: the arenas of its cards, and what stays in its files.
 #[derive(Debug)]
 pub struct Weights {
     arenas: Vec<Arena>,
-    /// By card: its file, where something of it was left.
-    files: Vec<Option<CardFile>>,
+    left: Vec<LeftFile>,
 }
 
-/// A card's file, as it was when it was verified.
+/// Part of an arena that stayed in its file, as that was when it was verified.
 #[derive(Debug)]
-pub(super) struct CardFile {
+pub(super) struct LeftFile {
+    /// Card of this run.
+    card: usize,
+    /// Inside the card's arena.
+    range: Range<usize>,
     file: File,
-    /// Where the segment begins.
+    /// Where the first byte of it lies in the file.
     start: u64,
     len: u64,
     modified: Option<SystemTime>,
 }
 
 impl Weights {
-    pub(super) fn new(arenas: Vec<Arena>, files: Vec<Option<CardFile>>) -> Self {
-        Self { arenas, files }
+    pub(super) fn new(arenas: Vec<Arena>, left: Vec<LeftFile>) -> Self {
+        Self { arenas, left }
     }
 
     /// Weights of one card, all in memory.
     #[cfg(test)]
     pub(crate) fn of(bytes: &[u8]) -> io::Result<Self> {
-        Ok(Self { arenas: vec![Arena::of(bytes)?], files: vec![None] })
+        Ok(Self { arenas: vec![Arena::of(bytes)?], left: Vec::new() })
     }
 
     /// By card.
@@ -60,55 +64,73 @@ impl Weights {
         }
     }
 
-    /// Refuses a card's file that was written to after it was verified, as far as its length and its time of change
-    /// tell.
+    /// Refuses a file that was written to after what a card left in it was verified, as far as its length and its
+    /// time of change tell.
     ///
     /// # Errors
     /// [`ContainerError::Integrity`].
     pub(crate) fn check_unchanged(&self, card: usize) -> Result<(), ContainerError> {
-        let Some(Some(known)) = self.files.get(card) else { return Ok(()) };
-        let now = known.file.metadata().ok().map(|m| (m.len(), m.modified().ok()));
-        if now == Some((known.len, known.modified)) {
-            return Ok(());
+        for known in self.left.iter().filter(|l| l.card == card) {
+            let now = known.file.metadata().ok().map(|m| (m.len(), m.modified().ok()));
+            if now != Some((known.len, known.modified)) {
+                let what =
+                    "a table that is read by row was verified, and its file was changed since".to_string();
+                return Err(ContainerError::Integrity { region: "file changed while running".into(), what });
+            }
         }
-        let what = "a table that is read by row was verified, and its file was changed since".to_string();
-        Err(ContainerError::Integrity { region: "file changed while running".into(), what })
+        Ok(())
     }
 
-    /// Reads from a card's segment what was left in its file; what was mapped is read through the mapping.
+    /// Reads what a card's arena holds at `offset`: from its file what was left there, and what was mapped through the
+    /// mapping.
     ///
     /// # Errors
-    /// What the system says; [`io::ErrorKind::UnexpectedEof`] where the segment ends early.
+    /// What the system says; [`io::ErrorKind::UnexpectedEof`] outside the arena.
     pub fn read(&self, card: usize, offset: usize, into: &mut [u8]) -> io::Result<()> {
-        if let Some(Some(CardFile { file, start, .. })) = self.files.get(card) {
-            return file.read_exact_at(into, start + offset as u64);
+        let end = offset.checked_add(into.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let holds = |l: &&LeftFile| l.card == card && l.range.start <= offset && end <= l.range.end;
+        if let Some(LeftFile { range, file, start, .. }) = self.left.iter().find(holds) {
+            return file.read_exact_at(into, start + (offset - range.start) as u64);
         }
-        let end = offset.checked_add(into.len());
-        let bytes = self.arenas.get(card).zip(end).and_then(|(a, end)| a.bytes().get(offset..end));
+        let bytes = self.arenas.get(card).and_then(|a| a.bytes().get(offset..end));
         into.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
 }
 
-/// The files of the cards of which something was left.
-pub(super) fn files(
+/// The files of what is left in them.
+pub(super) fn left(
     container: &Container,
+    places: &Places,
     options: &LoadOptions,
-) -> Result<Vec<Option<CardFile>>, ContainerError> {
-    let cards = container.header().cards.len();
-    let mut files = Vec::with_capacity(cards);
-    for card in 0..cards {
-        let left = options.mode == LoadMode::Read && options.left.iter().any(|l| l.card == card);
-        files.push(if left {
-            let source = container.card(card)?;
-            let io = |source| ContainerError::Io { path: container.path().into(), source };
-            let file = source.file.file().try_clone().map_err(io)?;
-            let meta = file.metadata().map_err(io)?;
-            let (start, len, modified) = (source.offset, meta.len(), meta.modified().ok());
-            Some(CardFile { file, start, len, modified })
-        } else {
-            None
-        });
-    }
-    Ok(files)
+) -> Result<Vec<LeftFile>, RuntimeError> {
+    let left = options.left.iter().filter(|_| options.mode == LoadMode::Read);
+    left.map(|left| file_of(container, places, left)).collect()
+}
+
+fn file_of(container: &Container, places: &Places, left: &Left) -> Result<LeftFile, RuntimeError> {
+    let mut tensors = places.tensors.iter().zip(&container.manifest().tensors);
+    let held = tensors.find_map(|(place, tensor)| {
+        let first = left.range.start.checked_sub(place.offset).filter(|_| place.card == left.card)?;
+        let fits = left.range.end.checked_sub(place.offset)? <= tensor.bytes;
+        fits.then_some((tensor, first))
+    });
+    let outside = || {
+        let Left { card, range } = left;
+        RuntimeError::Placement(format!("bytes {}..{} of card {card} are no tensor", range.start, range.end))
+    };
+    let (tensor, first) = held.ok_or_else(outside)?;
+    let source = container.card(tensor.card as usize)?;
+    let io = |source| ContainerError::Io { path: container.path().into(), source };
+    let file = source.file.file().try_clone().map_err(io)?;
+    let meta = file.metadata().map_err(io)?;
+    let address = |n: u64| usize::try_from(n).map_err(|_| outside());
+    Ok(LeftFile {
+        card: left.card,
+        range: address(left.range.start)?..address(left.range.end)?,
+        file,
+        start: source.offset + tensor.offset + first,
+        len: meta.len(),
+        modified: meta.modified().ok(),
+    })
 }

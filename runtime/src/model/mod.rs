@@ -8,14 +8,19 @@ mod tests;
 mod weights;
 
 use crate::backend::{Executable, KeptBytes, KvType, Settings};
-use crate::load::{Left, LoadMode, LoadOptions, LoadReport, Progress, Verify};
+use crate::load::{
+    self, Beside, Chosen, Left, LoadMode, LoadOptions, LoadReport, Places, Progress, Verify, Wish,
+};
 use crate::memory::{self, Need};
 use crate::{Container, Device, Result, RuntimeError, Session, Together};
 use gantry_formats::arch::{self, Architecture, Hparams, HparamsError};
-use gantry_formats::container::Model as Packed;
+use gantry_formats::container::{Model as Packed, StoredTensor};
 use gantry_formats::gguf::Header;
 use gantry_formats::hash::Digest;
+use gantry_formats::hotness::Hotness;
+use gantry_formats::placement::{CardSpec, Strategy};
 use program::{Matrix, Program, StepKind};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Context that is used where neither the caller nor the model asks for less.
@@ -49,6 +54,13 @@ pub struct ModelOptions {
     pub record_routing: bool,
     /// Who is told how far loading is.
     pub progress: Option<Progress>,
+    /// The cards to load onto. `None`: those that the container was packed for. Others take blob by blob, and only
+    /// what [`load`](Self::load) reads.
+    pub cards: Option<Vec<CardSpec>>,
+    /// How experts are spread over them; `None`: as they were packed for so many cards, else what suits the model.
+    pub placement: Option<Strategy>,
+    /// What experts are spread by: token counts of this model.
+    pub hotness: Option<Hotness>,
 }
 
 impl Default for ModelOptions {
@@ -64,6 +76,9 @@ impl Default for ModelOptions {
             window: 0,
             record_routing: false,
             progress: None,
+            cards: None,
+            placement: None,
+            hotness: None,
         }
     }
 }
@@ -90,22 +105,38 @@ impl Model {
     /// Checks that `container` can run on `device` and fits, then loads and verifies its weights.
     ///
     /// Everything that can be refused without the weights is refused before one of them is read: an incomplete
-    /// model, a target whose containers the device does not run, an unknown architecture, a layout without a kernel, too little memory.
+    /// model, a target whose containers the device does not run, an unknown architecture, a layout without a kernel,
+    /// too little memory, or cards with too little room.
     ///
     /// # Errors
     /// [`RuntimeError`] says which.
     pub fn load(container: &Container, device: &Device, options: &ModelOptions) -> Result<Self> {
         check_complete(&container.manifest().model)?;
-        let notes = check_targets(container, device)?;
+        let mut notes = check_targets(container, device)?;
         let (arch, hparams) = described(container)?;
         let settings = settings(&hparams, options)?;
-        let program = graph::build(container, arch, &hparams, header(container), settings.context)?;
+        let build = |places: &Places| {
+            graph::build((container, places), arch, &hparams, header(container), settings.context)
+        };
+        let packed = Places::as_packed(container);
+        let mut program = build(&packed)?;
         check_kernels(&program, device)?;
 
+        let beside = beside(container, &hparams, &program, device, &settings);
+        let wish = Wish {
+            cards: options.cards.as_deref(),
+            strategy: options.placement,
+            hotness: options.hotness.as_ref(),
+        };
+        let Chosen { places, notes: moved } =
+            load::choose(container, wish, &beside, device.backend().family())?;
+        if !places.are_as_packed(container) {
+            program = build(&places)?;
+        }
+        notes.extend(moved);
         let left = left(&program);
-        let need = need(container, &program, device, &settings, &left);
-        let kept = device.backend().kept_bytes(&program, &settings);
-        memory::check(&need, memory::free(options.memory_limit), settings.context, kept.position)
+        let need = load::needs(container, &places, &beside);
+        memory::check(&need, memory::free(options.memory_limit), settings.context, beside.position)
             .map_err(RuntimeError::Memory)?;
 
         let how = LoadOptions {
@@ -115,7 +146,7 @@ impl Model {
             progress: options.progress.clone(),
             left,
         };
-        let (weights, report) = crate::load::load(container, &how)?;
+        let (weights, report) = load::load(container, &places, &how)?;
         let (vocab, trained_context, drafts) = (program.vocab, program.context, program.draft.is_some());
         let executable = device.backend().prepare(program, weights, options.record_routing)?;
         let device = device.clone();
@@ -236,7 +267,8 @@ impl std::fmt::Debug for Model {
 pub fn plan(container: &Container, positions: usize) -> Result<Program> {
     check_complete(&container.manifest().model)?;
     let (arch, hparams) = described(container)?;
-    graph::build(container, arch, &hparams, header(container), positions.max(1))
+    let places = Places::as_packed(container);
+    graph::build((container, &places), arch, &hparams, header(container), positions.max(1))
 }
 
 /// The architecture of a container and what its metadata says of it.
@@ -360,25 +392,29 @@ fn left(program: &Program) -> Vec<Left> {
     tables.map(|(_, m)| Left { card: m.card, range: range(m) }).collect()
 }
 
-fn need(
+/// What lies on cards beside what is loaded, of a program at the places that its container was packed with.
+fn beside(
     container: &Container,
+    hparams: &Hparams,
     program: &Program,
     device: &Device,
     settings: &Settings,
-    left: &[Left],
-) -> Vec<Need> {
-    let mut need: Vec<Need> =
-        container.header().cards.iter().map(|card| Need { weights: card.bytes, ..Need::default() }).collect();
-    for Left { card, range } in left {
-        if let Some(need) = need.get_mut(*card) {
-            need.weights = need.weights.saturating_sub(range.end - range.start);
-        }
+) -> Beside {
+    let KeptBytes { position, fixed } = device.backend().kept_bytes(program, settings);
+    let scratch = device.backend().scratch_bytes(program, settings).saturating_add(fixed);
+    let manifest = container.manifest();
+    let holds = |t: &StoredTensor, left: &Left| {
+        let end = t.offset.saturating_add(t.bytes);
+        t.card as usize == left.card && t.offset <= left.range.start && left.range.end <= end
+    };
+    let tensor = |left: &Left| manifest.tensors.iter().position(|t| holds(t, left));
+    let names: HashSet<&str> = manifest.source_tensors.iter().map(|t| t.name.as_str()).collect();
+    let states = arch::states(hparams, header(container), settings.context as u64, |n| names.contains(n));
+    Beside {
+        context: settings.context,
+        position,
+        scratch,
+        by_layer: states.iter().map(|s| s.map_or(0, |s| s.bytes(4))).collect(),
+        left: left(program).iter().filter_map(tensor).collect(),
     }
-    // All cards of a container lie in this machine's memory; one of them carries what a session adds.
-    if let Some(first) = need.first_mut() {
-        let KeptBytes { position, fixed } = device.backend().kept_bytes(program, settings);
-        first.cache = position.saturating_mul(settings.context as u64);
-        first.scratch = device.backend().scratch_bytes(program, settings).saturating_add(fixed);
-    }
-    need
 }

@@ -1,8 +1,9 @@
 //! Finds the tensors that an architecture asks for among those that are stored, whatever they were fused with.
 
 use super::program::{ExpertMatrices, Matrix, VectorId};
+use crate::load::{BankPlace, Places, TensorPlace};
 use crate::{Container, Result, RuntimeError};
-use gantry_formats::container::{Bank, BankMatrix, StoredTensor};
+use gantry_formats::container::{BankMatrix, StoredTensor};
 use gantry_formats::layout::Layout;
 use gantry_formats::size;
 use std::cell::RefCell;
@@ -11,12 +12,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// A matrix of a bank, and the rows of one expert's matrix that hold a source tensor's.
-type Banked<'a> = (&'a Bank, &'a BankMatrix, Range<u64>);
+type Banked<'a> = (&'a BankPlace, &'a BankMatrix, Range<u64>);
+
+/// A stored tensor, where it lies, and the rows of it that are meant.
+type Found<'a> = (&'a StoredTensor, TensorPlace, Range<u64>);
 
 /// Source tensors by name, with the rows of the stored matrix that hold them.
 pub(super) struct Weights<'a> {
     container: &'a Container,
-    by_name: HashMap<&'a str, (&'a StoredTensor, Range<u64>)>,
+    by_name: HashMap<&'a str, Found<'a>>,
     /// The same for experts in banks, by card.
     banked: HashMap<&'a str, Vec<Banked<'a>>>,
     vectors: Vec<Matrix>,
@@ -25,10 +29,11 @@ pub(super) struct Weights<'a> {
 }
 
 impl<'a> Weights<'a> {
-    pub(super) fn new(container: &'a Container) -> Self {
+    /// The tensors of `container` at `places`, which are for it.
+    pub(super) fn new(container: &'a Container, places: &'a Places) -> Self {
         let manifest = container.manifest();
         let mut by_name = HashMap::new();
-        for tensor in &manifest.tensors {
+        for (tensor, place) in manifest.tensors.iter().zip(&places.tensors) {
             let mut row = 0;
             for part in &tensor.parts {
                 let [from, to] = part.rows;
@@ -39,17 +44,18 @@ impl<'a> Weights<'a> {
                 // A slice of a source, for another card, does not stand for the whole.
                 if from == 0 && Some(to) == source_rows && part.cols.is_none() {
                     // The first that holds it is packed; a copy of the source comes after.
-                    by_name.entry(source.name.as_str()).or_insert((tensor, range));
+                    by_name.entry(source.name.as_str()).or_insert((tensor, *place, range));
                 }
             }
         }
-        for tensor in &manifest.tensors {
+        for (tensor, place) in manifest.tensors.iter().zip(&places.tensors) {
             // Some rows of a source that merges several tensors are one of those, under its own name.
             if let [part] = &tensor.parts[..]
                 && part.cols.is_none()
                 && !manifest.source_tensors.iter().any(|s| s.name == tensor.name)
             {
-                by_name.entry(tensor.name.as_str()).or_insert((tensor, 0..part.rows[1] - part.rows[0]));
+                let range = 0..part.rows[1] - part.rows[0];
+                by_name.entry(tensor.name.as_str()).or_insert((tensor, *place, range));
             }
         }
         for alias in &manifest.aliases {
@@ -58,7 +64,8 @@ impl<'a> Weights<'a> {
             }
         }
         let mut banked: HashMap<&str, Vec<_>> = HashMap::new();
-        for (bank, matrix) in manifest.banks.iter().flat_map(|b| b.matrices.iter().map(move |m| (b, m))) {
+        let matrices = |b: &'a BankPlace| manifest.banks[b.like].matrices.iter().map(move |m| (b, m));
+        for (bank, matrix) in places.banks.iter().flat_map(matrices) {
             let mut row = 0;
             for part in &matrix.parts {
                 let [from, to] = part.rows;
@@ -80,21 +87,21 @@ impl<'a> Weights<'a> {
 
     /// Columns of the tensor, the source's `ne0`, and its rows.
     pub(super) fn shape(&self, name: &str) -> Result<(usize, usize)> {
-        let (tensor, rows) = self.find(name)?;
+        let (tensor, _, rows) = self.find(name)?;
         let cols = tensor.shape.last().copied().unwrap_or(1);
         Ok((addressable(name, rows.end - rows.start)?, addressable(name, cols)?))
     }
 
     /// The matrix called `name`, which must be `[rows][cols]`.
     pub(super) fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
-        let (tensor, range) = self.find(name)?;
+        let (tensor, place, range) = self.find(name)?;
         self.asked.borrow_mut().insert(name.into());
         let found = self.shape(name)?;
         if found != (rows, cols) {
             return Err(wrong_shape(name, found, (rows, cols)));
         }
         let start = addressable(name, range.start)?;
-        self.rows_of(tensor, start..start + rows, cols, name)
+        self.rows_of((tensor, place), start..start + rows, cols, name)
     }
 
     /// One matrix for all of `names`, stacked, where they were fused in this order; else `None`.
@@ -108,8 +115,8 @@ impl<'a> Weights<'a> {
             return Ok(None);
         }
         let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(None) };
-        let (tensor, _) = self.find(names[0])?;
-        self.rows_of(tensor, first.rows.start..last.rows.end, cols, &tensor.name).map(Some)
+        let (tensor, place, _) = self.find(names[0])?;
+        self.rows_of((tensor, place), first.rows.start..last.rows.end, cols, &tensor.name).map(Some)
     }
 
     /// The matrices called `name` of `count` experts, each `[rows][cols]`: from banks, or stacked in one tensor.
@@ -146,13 +153,13 @@ impl<'a> Weights<'a> {
 
     /// The vector called `name` of `len` values.
     pub(super) fn vector(&mut self, name: &str, len: usize) -> Result<VectorId> {
-        let (tensor, _) = self.find(name)?;
+        let (tensor, place, _) = self.find(name)?;
         self.asked.borrow_mut().insert(name.into());
         if size::product(&tensor.shape) != Some(len as u64) {
             let what = format!("its shape is {:?}, expected {len} values", tensor.shape);
             return Err(RuntimeError::Tensor { tensor: name.into(), what });
         }
-        let vector = self.rows_of(tensor, 0..1, len, name)?;
+        let vector = self.rows_of((tensor, place), 0..1, len, name)?;
         self.vectors.push(Matrix { stored_rows: 1, ..vector });
         Ok(VectorId(self.vectors.len() - 1))
     }
@@ -180,18 +187,24 @@ impl<'a> Weights<'a> {
         self.vectors
     }
 
-    fn find(&self, name: &str) -> Result<(&'a StoredTensor, Range<u64>)> {
+    fn find(&self, name: &str) -> Result<Found<'a>> {
         self.by_name.get(name).cloned().ok_or_else(|| RuntimeError::Tensor {
             tensor: name.into(),
             what: "the architecture needs this tensor and the container lacks it".into(),
         })
     }
 
-    fn rows_of(&self, tensor: &StoredTensor, rows: Range<usize>, cols: usize, name: &str) -> Result<Matrix> {
+    fn rows_of(
+        &self,
+        (tensor, place): (&StoredTensor, TensorPlace),
+        rows: Range<usize>,
+        cols: usize,
+        name: &str,
+    ) -> Result<Matrix> {
         Ok(Matrix {
             name: name.into(),
-            card: tensor.card as usize,
-            offset: addressable(name, tensor.offset)?,
+            card: place.card,
+            offset: addressable(name, place.offset)?,
             stored_rows: addressable(name, stored_rows(&tensor.shape))?,
             rows,
             cols,
@@ -209,7 +222,7 @@ fn stored_rows(shape: &[u64]) -> u64 {
     shape.split_last().map_or(Some(1), |(_, outer)| size::product(outer)).unwrap_or(u64::MAX)
 }
 
-/// The matrix of each expert from its bank; of several copies the first card's.
+/// The matrix of each expert from its bank; of several copies that of the first bank.
 fn banked(
     name: &str,
     banks: &[Banked<'_>],
@@ -227,19 +240,19 @@ fn banked(
         if have != (rows, cols) {
             return Err(wrong_shape(name, have, (rows, cols)));
         }
-        for (slot, &expert) in bank.experts.iter().enumerate() {
-            // Opening a container checks that every slot lies in its segment, so nothing overflows here.
-            let offset = bank.offset + slot as u64 * bank.stride + matrix.offset;
+        for (number, slot) in bank.slots.iter().enumerate() {
+            // Every slot lies in its arena, so that nothing overflows here.
+            let offset = bank.offset + number as u64 * bank.stride + matrix.offset;
             let one = Matrix {
                 name: Arc::clone(&shared),
-                card: bank.card as usize,
+                card: bank.card,
                 offset: addressable(name, offset)?,
                 stored_rows: addressable(name, stored)?,
                 rows: start..start + rows,
                 cols,
                 layout: layouts[matrix.layout as usize],
             };
-            found.entry(expert).or_insert(one);
+            found.entry(slot.expert).or_insert(one);
         }
     }
     if found.len() != count {

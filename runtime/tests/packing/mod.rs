@@ -29,7 +29,7 @@ pub struct How {
     /// Query, key and value in one matrix; gate and up in another.
     pub fuse: bool,
     pub split_cards: bool,
-    /// Experts in banks, dealt out to all cards, last first; else stacked in one matrix.
+    /// Experts in banks, dealt out to all cards; else stacked in one matrix.
     pub banks: bool,
     /// Tensors are dealt out to this many cards.
     pub cards: usize,
@@ -136,6 +136,7 @@ pub fn pack(dir: &Path, header: &Header, tensors: &[Tensor], how: &How) -> PathB
         cards: Vec::new(),
         tensors: Vec::new(),
         banks: Vec::new(),
+        placement: None,
         aliases: Vec::new(),
         sources: vec![Source { file: "m.gguf".into(), bytes: header.file_len(), blake3: "0".repeat(64) }],
         source_tensors: Vec::new(),
@@ -258,7 +259,7 @@ fn bank(
     blobs: &mut Vec<(usize, u64, Vec<u8>)>,
 ) {
     let count = tensors[matrices[0].sources[0]].dims[2];
-    let experts: Vec<u32> = (0..count as u32).rev().filter(|e| *e as usize % how.cards == card).collect();
+    let experts: Vec<u32> = (0..count as u32).filter(|e| *e as usize % how.cards == card).collect();
     if experts.is_empty() {
         return;
     }

@@ -5,6 +5,7 @@ mod counts;
 mod drafts;
 mod hostile;
 mod models;
+mod placed;
 mod rewind;
 mod rotated;
 mod saved;

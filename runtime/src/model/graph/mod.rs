@@ -16,20 +16,21 @@ use super::builder::{Affine, Builder};
 use super::program::{BufferId, Columns, Draft, Format, Matrix, Part, Program, Rotation, Step, VectorId};
 use super::weights::Weights;
 use super::{SIZES, number, wrong};
+use crate::load::Places;
 use crate::{Container, Result, RuntimeError};
 use gantry_formats::arch::{Architecture, Hparams, Metadata, RopeType};
 
 const EPS: &str = "attention.layer_norm_rms_epsilon";
 
-/// The program of `container`, for sequences of at most `positions` tokens.
+/// The program of `container` at `places`, for sequences of at most `positions` tokens.
 pub(super) fn build(
-    container: &Container,
+    (container, places): (&Container, &Places),
     arch: &Architecture,
     h: &Hparams,
     meta: &dyn Metadata,
     positions: usize,
 ) -> Result<Program> {
-    let graph = Graph::new(container, arch, h, meta, positions)?;
+    let graph = Graph::new((container, places), arch, h, meta, positions)?;
     match arch.name {
         "llama" | "qwen2" | "qwen3" | "qwen3moe" | "olmoe" => decoder::build(graph),
         "qwen3next" | "qwen4exp" => qwen::build(graph),
@@ -59,13 +60,13 @@ struct Graph<'a> {
 
 impl<'a> Graph<'a> {
     fn new(
-        container: &'a Container,
+        (container, places): (&'a Container, &'a Places),
         arch: &'a Architecture,
         h: &'a Hparams,
         meta: &'a dyn Metadata,
         positions: usize,
     ) -> Result<Self> {
-        let w = Weights::new(container);
+        let w = Weights::new(container, places);
         let embd = number(h, h.embd, "embedding_length", SIZES)?;
         let layers = number(h, h.layers, "block_count", SIZES)?;
         let eps = h.at_least(h.need(h.rms_eps, EPS)?, 0.0, EPS)? as f32;

@@ -1,11 +1,15 @@
 //! What a model needs, predicted from the index, against what this machine has, before a weight is read.
 
+mod cards;
+
+pub use cards::{CardNeed, CardShortage};
+
 use std::fmt;
 
 /// Bytes that a model takes on one card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
-    /// Its segment.
+    /// What is loaded into its arena.
     pub weights: u64,
     /// Keys and values for the whole context.
     pub cache: u64,

@@ -1,0 +1,180 @@
+//! Carries blobs from one container to another as they are: read in large pieces, hashed in passing, written where
+//! they go. What has to be changed on the way is only read and hashed here.
+
+use super::INTERRUPTED;
+use super::matching::Origin;
+use crate::buffer::Buffer;
+use crate::failure::Refusal;
+use crate::interrupt::Interrupt;
+use crate::pack::output::Outputs;
+use crate::parallel;
+use crate::plan::Plan;
+use crate::progress::Progress;
+use crate::unpack::changed;
+use anyhow::{Context, Result};
+use gantry_formats::container::{Container, Stretch};
+use gantry_formats::exit::Exit;
+use gantry_formats::source::ReadAt;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+/// Bytes that are read at once: large enough for the disk, small enough to stay in the last-level cache between
+/// reading, hashing and writing.
+const SPAN: u64 = 4 << 20;
+
+/// Neighbouring stretches of one card.
+struct Span {
+    card: usize,
+    /// Bytes of the card's segment.
+    bytes: Range<u64>,
+    stretches: Vec<Stretch>,
+}
+
+/// Carries every old blob that a new one is made of.
+///
+/// # Errors
+/// Integrity where bytes are not those that were hashed; where the container cannot be read or the output not be
+/// written.
+pub(super) fn carry(
+    container: &Container,
+    plan: &Plan,
+    origins: &[Origin],
+    outputs: &Outputs,
+    threads: usize,
+    interrupt: &Interrupt,
+    progress: &Progress,
+) -> Result<()> {
+    let mut goals: Vec<Option<Vec<usize>>> = vec![None; container.table().blobs().len()];
+    for (new, origin) in origins.iter().enumerate() {
+        let list = goals[origin.old].get_or_insert_default();
+        if origin.same {
+            list.push(new);
+        }
+    }
+    let carrier = Carrier { container, plan, goals: &goals, outputs };
+    let cards = 0..container.header().cards.len();
+    let spans = cards.flat_map(|card| spans(container, card, &goals));
+    parallel::for_each(threads, spans, Buffer::default, |buffer, span: Span| {
+        if interrupt.is_asked() {
+            return Err(interrupt.error(INTERRUPTED));
+        }
+        let bytes = buffer.take((span.bytes.end - span.bytes.start) as usize);
+        carrier.read(&span, bytes)?;
+        carrier.write(&span, bytes)?;
+        progress.add(bytes.len() as u64);
+        Ok(())
+    })
+}
+
+/// The stretches of a card's blobs that are needed, in spans.
+fn spans<'c>(
+    container: &'c Container,
+    card: usize,
+    goals: &'c [Option<Vec<usize>>],
+) -> impl Iterator<Item = Span> + use<'c> {
+    let blobs = container.table().blobs();
+    let place = |s: &Stretch| blobs[s.blob].offset + s.offset;
+    let mut stretches = container.stretches(card).filter(|s| goals[s.blob].is_some()).peekable();
+    std::iter::from_fn(move || {
+        let first = stretches.next()?;
+        let start = place(&first);
+        let mut end = start + first.bytes;
+        let mut taken = vec![first];
+        while let Some(next) = stretches.next_if(|s| place(s) + s.bytes <= start + SPAN) {
+            end = place(&next) + next.bytes;
+            taken.push(next);
+        }
+        Some(Span { card, bytes: start..end, stretches: taken })
+    })
+}
+
+struct Carrier<'a> {
+    container: &'a Container,
+    plan: &'a Plan,
+    /// By old blob: the new ones that are the same; `None` where it is not needed.
+    goals: &'a [Option<Vec<usize>>],
+    outputs: &'a Outputs,
+}
+
+/// Bytes of a span that are written at once.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    card: usize,
+    /// First byte in the new segment.
+    at: u64,
+    from: usize,
+    to: usize,
+    /// The last new blob in it.
+    blob: usize,
+}
+
+impl Run {
+    /// Whether `next` follows in both containers, with nothing but padding between.
+    fn is_followed_by(&self, next: &Run) -> bool {
+        let same_step = self.at.checked_add((next.from - self.from) as u64) == Some(next.at);
+        self.card == next.card && same_step && next.blob.wrapping_sub(self.blob) <= 1
+    }
+}
+
+impl Carrier<'_> {
+    fn place(&self, stretch: &Stretch) -> u64 {
+        self.container.table().blobs()[stretch.blob].offset + stretch.offset
+    }
+
+    /// Reads a span, compares it with the hash table, and makes what lies between its stretches zero.
+    fn read(&self, span: &Span, bytes: &mut [u8]) -> Result<()> {
+        let card = self.container.card(span.card)?;
+        card.file.read_exact_at(card.offset + span.bytes.start, bytes).map_err(changed)?;
+        let mut at = 0;
+        for stretch in &span.stretches {
+            let start = (self.place(stretch) - span.bytes.start) as usize;
+            let end = start + stretch.bytes as usize;
+            bytes[at..start].fill(0);
+            if !self.container.stretch_is_intact(stretch, &bytes[start..end]) {
+                let text = format!(
+                    "{} is not intact: card {} {}: its bytes {}..{} are not those that were written; nothing was kept",
+                    self.container.path().display(),
+                    span.card,
+                    self.container.blob_name(stretch.blob),
+                    stretch.offset,
+                    stretch.offset + stretch.bytes
+                );
+                return Err(Refusal::new(Exit::Integrity, text));
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn write(&self, span: &Span, bytes: &[u8]) -> Result<()> {
+        let mut open: Option<Run> = None;
+        for stretch in &span.stretches {
+            let from = (self.place(stretch) - span.bytes.start) as usize;
+            let to = from + stretch.bytes as usize;
+            for (i, &new) in self.goals[stretch.blob].iter().flatten().enumerate() {
+                let blob = self.plan.blobs[new];
+                let run = Run { card: blob.card, at: blob.offset + stretch.offset, from, to, blob: new };
+                if i > 0 {
+                    self.put(run, bytes)?;
+                    continue;
+                }
+                // Neighbours that stay neighbours are written together, with the zeros between them.
+                match &mut open {
+                    Some(o) if o.is_followed_by(&run) => (o.to, o.blob) = (to, new),
+                    _ => {
+                        if let Some(done) = open.replace(run) {
+                            self.put(done, bytes)?;
+                        }
+                    }
+                }
+            }
+        }
+        open.map_or(Ok(()), |run| self.put(run, bytes))
+    }
+
+    fn put(&self, run: Run, bytes: &[u8]) -> Result<()> {
+        let at = self.plan.segment(run.card).offset + run.at;
+        let written = self.outputs.card(run.card).write_all_at(&bytes[run.from..run.to], at);
+        written.context("cannot write the output")
+    }
+}
