@@ -283,8 +283,6 @@ fn models() -> impl Generate<Value = Model> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
-
     #[test]
     fn every_placement_is_total_and_within_its_bytes((parts, usable, first, extra) in models()) {
         let model: Vec<_> = parts
@@ -330,6 +328,10 @@ proptest! {
             prop_assert_eq!(worst, r.layers.iter().map(|l| l.balance_ppm).min());
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
 
     /// Graham's bound for the longest processing time first, which moves and swaps only lower.
     #[test]

@@ -18,7 +18,7 @@ pub(super) fn spread(tokens: &[u64], rooms: &[u32], dealt: &[Vec<u32>]) -> Vec<V
     for mut packing in first.into_iter().chain([deal.clone()]) {
         if best.as_ref().is_none_or(|best: &Packing<'_>| !best.is_near(bound)) && !deal.is_near(bound) {
             packing.improve(bound);
-            best = Some(packing).into_iter().chain(best).min_by_key(Packing::largest);
+            best = best.into_iter().chain([packing]).min_by_key(Packing::largest);
         }
     }
     match best {

@@ -67,18 +67,32 @@ impl<'a> Packing<'a> {
         Some(packing)
     }
 
-    /// A card without `expert` that has room, after one of its experts went to a card that has room but holds
-    /// `expert` already.
+    /// A card without `expert` that has room, after experts went on from card to card along the shortest chain that ends
+    /// where room is. As in any flow, there is one unless no packing gives all of them distinct cards.
     fn make_room(&mut self, expert: u32) -> Option<usize> {
         let n = self.rooms.len();
-        for open in (0..n).filter(|card| self.has_room(*card)) {
-            for full in (0..n).filter(|card| !self.is_on(expert, *card)) {
-                let other = self.cards[full].iter().copied().find(|other| !self.is_on(*other, open));
-                if let Some(other) = other {
-                    self.take(other, full);
-                    self.put(other, open);
-                    return Some(full);
+        let mut queue: Vec<usize> = (0..n).filter(|card| !self.is_on(expert, *card)).collect();
+        let mut seen: Vec<bool> = (0..n).map(|card| queue.contains(&card)).collect();
+        // By card, which expert came to it, and from where.
+        let mut via: Vec<Option<(usize, u32)>> = vec![None; n];
+        let mut at = 0;
+        while let Some(&from) = queue.get(at) {
+            at += 1;
+            for to in 0..n {
+                let other = self.cards[from].iter().copied().find(|other| !self.is_on(*other, to));
+                let Some(other) = other.filter(|_| !seen[to]) else { continue };
+                seen[to] = true;
+                via[to] = Some((from, other));
+                if self.has_room(to) {
+                    let mut card = to;
+                    while let Some((before, other)) = via[card] {
+                        self.take(other, before);
+                        self.put(other, card);
+                        card = before;
+                    }
+                    return Some(card);
                 }
+                queue.push(to);
             }
         }
         None

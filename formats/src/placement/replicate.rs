@@ -75,7 +75,6 @@ impl<'a> Search<'a> {
         let mut left = (WORK / held.max(1)).clamp(1, MOST_TRIED);
         let mut seen = BTreeSet::from([copies.clone()]);
         let mut best = self.pack(copies)?;
-        let mut ways = Vec::new();
         let mut patience = PATIENCE;
         let mut round = self.neighbours(&best, left);
         while patience > 0 && left > 0 && !self.is_near(&best) {
@@ -88,16 +87,14 @@ impl<'a> Search<'a> {
             }
             next.sort_by(|a: &Way, b: &Way| a.loads.cmp(&b.loads));
             next.truncate(WIDTH);
-            ways = next;
-            let Some(first) = ways.first() else { break };
+            let Some(first) = next.first() else { break };
             let better = first.loads < best.loads;
             patience = if better { PATIENCE } else { patience - 1 };
-            round = ways.iter().flat_map(|way| self.neighbours(way, left / WIDTH + 1)).collect();
+            round = next.iter().flat_map(|way| self.neighbours(way, left / WIDTH + 1)).collect();
             if better {
-                best = ways.swap_remove(0);
+                best = next.swap_remove(0);
             }
         }
-        drop(ways);
         Some(best)
     }
 
@@ -105,7 +102,7 @@ impl<'a> Search<'a> {
         way.loads.first().is_none_or(|load| (load - self.mean.min(*load)) * NEAR <= self.mean)
     }
 
-    /// Each copy to the expert whose copies are the hottest, ties by id.
+    /// Each copy to the expert whose copies are the hottest, ties by id, as far as distinct cards have room.
     fn hottest_split(&self, extra: u32) -> Vec<u8> {
         let mut copies = vec![1u8; self.tokens.len()];
         let room: u64 = self.rooms.iter().map(|room| u64::from(*room)).sum();
@@ -113,14 +110,34 @@ impl<'a> Search<'a> {
         let weight = |e: usize, n: u8| u128::from(self.tokens[e]) * self.scale / u128::from(n);
         let all = (0..self.tokens.len()).filter(|_| self.most > 1);
         let mut heap: BinaryHeap<_> = all.map(|e| (weight(e, 1), Reverse(e))).collect();
-        for _ in 0..free {
+        let most_of = self.most_of();
+        let mut placed = 0;
+        while placed < free {
             let Some((_, Reverse(e))) = heap.pop() else { break };
             copies[e] += 1;
+            if !fits(&copies, &most_of) {
+                // Nor will it with more copies of others.
+                copies[e] -= 1;
+                continue;
+            }
+            placed += 1;
             if copies[e] < self.most {
                 heap.push((weight(e, copies[e]), Reverse(e)));
             }
         }
         copies
+    }
+
+    /// At j: most copies that any j experts have on distinct cards. Empty where all cards with room have the same, so
+    /// that whatever has room has distinct cards.
+    fn most_of(&self) -> Vec<u64> {
+        let mut open = self.rooms.iter().filter(|room| **room > 0);
+        let first = open.next();
+        if open.all(|room| Some(room) == first) {
+            return Vec::new();
+        }
+        let of = |j: u32| self.rooms.iter().map(|room| u64::from(j.min(*room))).sum();
+        (0..=self.tokens.len() as u32).map(of).collect()
     }
 
     fn pack(&self, copies: Vec<u8>) -> Option<Way> {
@@ -159,5 +176,52 @@ impl<'a> Search<'a> {
             }
         }
         out
+    }
+}
+
+/// Whether there are distinct cards for the copies of every expert: the j with the most copies need no more than j
+/// experts can have, for each j (Gale and Ryser, 1957).
+fn fits(copies: &[u8], most_of: &[u64]) -> bool {
+    if most_of.is_empty() {
+        return true;
+    }
+    let mut by_copies = [0usize; load::MAX_COPIES as usize + 1];
+    copies.iter().for_each(|n| by_copies[usize::from(*n)] += 1);
+    let descending = (0..by_copies.len()).rev().flat_map(|n| std::iter::repeat_n(n as u64, by_copies[n]));
+    let mut sum = 0;
+    descending.zip(&most_of[1..]).all(|(n, most)| {
+        sum += n;
+        sum <= *most
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn copies_that_find_no_distinct_cards_go_to_others() {
+        // The third card holds one expert: two experts cannot both be on all three.
+        let found = Search::new(&[90, 80, 1], &[3, 3, 1]).run(4).unwrap();
+        assert_eq!(found.copies, [3, 2, 2]);
+        assert_eq!(found.cards[2], [0]);
+    }
+
+    proptest! {
+        #[test]
+        fn as_many_copies_are_made_as_have_room(
+            tokens in prop::collection::vec(0u64..100, 1..8), rooms in prop::collection::vec(0u32..8, 1..6), extra in 0u32..20,
+        ) {
+            let experts = tokens.len() as u32;
+            let rooms: Vec<u32> = rooms.iter().map(|room| *room.min(&experts)).collect();
+            let room = rooms.iter().sum::<u32>();
+            prop_assume!(room >= experts);
+            let found = Search::new(&tokens, &rooms).run(extra).unwrap();
+            let held: usize = found.cards.iter().map(Vec::len).sum();
+            prop_assert_eq!(held as u32, room.min(experts + extra));
+            prop_assert!(found.cards.iter().zip(&rooms).all(|(held, room)| held.len() <= *room as usize));
+            prop_assert!(found.cards.iter().all(|held| held.windows(2).all(|w| w[0] < w[1])));
+        }
     }
 }

@@ -80,12 +80,10 @@ impl Runs<'_> {
         loop {
             let loads = self.loads(&best);
             let fuller = |a: usize, b: usize| {
-                (u128::from(loads[a]) * u128::from(weights[b])
-                    > u128::from(loads[b]) * u128::from(weights[a]))
-                .then_some(a)
-                .unwrap_or(b)
+                let of = |x: usize, y: usize| u128::from(loads[x]) * u128::from(weights[y]);
+                if of(a, b) > of(b, a) { a } else { b }
             };
-            let top = (0..self.cards).rev().reduce(|a, b| fuller(a, b)).unwrap_or(0);
+            let top = (0..self.cards).rev().reduce(fuller).unwrap_or(0);
             let (load, weight) = (u128::from(loads[top]), u128::from(weights[top]));
             // The largest loads that are less than load ÷ weight of each card's weight.
             let below = |w: &u64| (load * u128::from(*w)).div_ceil(weight).checked_sub(1);
@@ -119,7 +117,7 @@ impl Runs<'_> {
                 })
                 .collect();
             let (mut end, mut load) = (0, fixed);
-            for start in 0..count {
+            for (start, out) in ends[card].iter_mut().enumerate().take(count) {
                 if end < start {
                     (end, load) = (start, fixed);
                 }
@@ -127,7 +125,7 @@ impl Runs<'_> {
                     load += u128::from(self.bytes[end]);
                     end += 1;
                 }
-                ends[card][start] = latest[end].filter(|at| load <= limit && *at > start);
+                *out = latest[end].filter(|at| load <= limit && *at > start);
                 load -= if end > start { u128::from(self.bytes[start]) } else { 0 };
             }
             can = ends[card].iter().map(Option::is_some).collect();
