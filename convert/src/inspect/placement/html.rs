@@ -71,14 +71,9 @@ fn body(out: &mut String, view: &View) -> std::fmt::Result {
         cards(out, view)
     })?;
     if !view.layers.is_empty() {
-        let what = match view.measured.is_some() {
-            true => {
-                "Measured part of each layer's tokens that a card computes. Where all columns look alike, cards are balanced."
-            }
-            false => {
-                "Expected part of each layer's tokens that a card computes. Where all columns look alike, cards are balanced."
-            }
-        };
+        let kind = if view.measured.is_some() { "Measured" } else { "Expected" };
+        let colours = "Grey: as much as the others; red: more; blue: less.";
+        let what = format!("{kind} part of each layer's tokens that a card computes. {colours}");
         section(out, "Load by layer and card", &what, |out| grid(out, view))?;
         let what =
             "Mean over largest load of a card: 1 is even; the slowest card decides how long a layer takes.";
