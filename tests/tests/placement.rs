@@ -28,8 +28,8 @@ impl Room {
     }
 }
 
-fn words<'a>(head: &[&'a dyn AsRef<OsStr>], more: &[&'a str]) -> Vec<&'a OsStr> {
-    head.iter().map(|w| (*w).as_ref()).chain(more.iter().map(OsStr::new)).collect()
+fn words<'a>(head: &[&'a (dyn AsRef<OsStr> + 'a)], more: &[&'a str]) -> Vec<&'a OsStr> {
+    head.iter().map(|w| (*w).as_ref()).chain(more.iter().map(|w| OsStr::new(*w))).collect()
 }
 
 fn same(a: &Path, b: &Path) -> bool {

@@ -12,7 +12,7 @@ use gantry_formats::placement::{
     self, CardSpec, LayerExperts, LayerPlacement, Placement, PlacementError, Request, Strategy,
 };
 use gantry_formats::size;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What was decided.
 pub(super) struct Assigned {
@@ -123,8 +123,8 @@ fn experts(groups: &[Group], options: &Options) -> Result<Vec<LayerExperts>> {
 fn usable(groups: &[Group], options: &Options, states: &States) -> Result<Vec<Option<u64>>> {
     let align = options.alignment;
     let others = groups.iter().filter(|g| !matches!(g, Group::Bank { .. })).filter_map(layer);
-    let others: std::collections::BTreeSet<u32> = others.collect();
-    let kv = states.bytes(others.into_iter(), options.cards.kv).unwrap_or(0);
+    let layers: BTreeSet<u32> = others.collect();
+    let kv = states.bytes(layers.iter().copied(), options.cards.kv).unwrap_or(0);
     let (mut tensors, mut copies) = (0u64, 0u64);
     for group in groups {
         let (sum, bytes) = match group {
@@ -144,9 +144,8 @@ fn usable(groups: &[Group], options: &Options, states: &States) -> Result<Vec<Op
         }
         room.checked_sub(fixed).map(Some).ok_or_else(|| {
             let (budget, weights, what) = (spec.bytes.unwrap_or(0), fixed, "weights that are no experts");
-            let (context, reserve) = (states.context, options.cards.reserve);
-            let segment = align.segment;
-            Shortage { card, budget, weights, what, kv, context, reserve, segment }.refusal()
+            let short = Shortage { card, budget, weights, what, kv, layers: &layers };
+            short.refusal(&options.cards, states, align.segment)
         })
     });
     rooms.collect()

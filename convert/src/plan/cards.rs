@@ -9,6 +9,7 @@ use gantry_formats::exit::Exit;
 use gantry_formats::hotness::Hotness;
 use gantry_formats::placement::{CardSpec, Fill, Strategy};
 use gantry_formats::size;
+use std::collections::BTreeSet;
 
 /// What was meant by the options on cards and placement.
 #[derive(Clone, Debug)]
@@ -92,8 +93,13 @@ pub(super) struct States {
     /// Positions; `None` where nothing says.
     pub(super) context: Option<u64>,
     /// `None` for a layer whose state is not known.
-    pub(super) by_layer: Vec<Option<BlockState>>,
+    by_layer: Vec<Option<BlockState>>,
+    /// The same for half as many positions, a quarter, and so on.
+    shorter: Vec<(u64, Vec<Option<BlockState>>)>,
 }
+
+/// Fewest positions that are offered where more do not fit.
+const SHORTEST: u64 = 16;
 
 impl States {
     /// Those of a model for `context` positions; `has` says whether it has a tensor.
@@ -103,17 +109,30 @@ impl States {
         context: Option<u64>,
         has: impl Fn(&str) -> bool,
     ) -> Self {
-        let by_layer = context.map(|n| arch::states(hparams, metadata, n, has)).unwrap_or_default();
-        Self { context, by_layer }
+        let of = |n: u64| arch::states(hparams, metadata, n, &has);
+        let halves = std::iter::successors(context, |n| Some(n / 2)).skip(1).take_while(|n| *n >= SHORTEST);
+        let shorter = halves.map(|n| (n, of(n))).collect();
+        Self { context, by_layer: context.map(of).unwrap_or_default(), shorter }
     }
 
     /// Bytes that these layers keep; `None` where one is not known.
     pub(super) fn bytes(&self, layers: impl Iterator<Item = u32>, kv: KvType) -> Option<u64> {
         self.context?;
-        let of =
-            |layer: u32| self.by_layer.get(layer as usize).copied().flatten().map(|s| s.bytes(kv.bytes()));
-        layers.map(of).try_fold(0u64, |sum, bytes| Some(sum.saturating_add(bytes?)))
+        sum(&self.by_layer, layers, kv)
     }
+
+    /// The most positions, of those that are half as many again and again, whose states take at most `room` bytes.
+    pub(super) fn fitting(&self, layers: &BTreeSet<u32>, kv: KvType, room: u64) -> Option<u64> {
+        let fits = |states: &[Option<BlockState>]| {
+            sum(states, layers.iter().copied(), kv).is_some_and(|n| n <= room)
+        };
+        self.shorter.iter().find(|(_, states)| fits(states)).map(|(n, _)| *n)
+    }
+}
+
+fn sum(states: &[Option<BlockState>], mut layers: impl Iterator<Item = u32>, kv: KvType) -> Option<u64> {
+    let of = |layer: u32| states.get(layer as usize).copied().flatten().map(|s| s.bytes(kv.bytes()));
+    layers.try_fold(0u64, |sum, layer| Some(sum.saturating_add(of(layer)?)))
 }
 
 /// A card whose budget does not hold what must lie on it.
@@ -124,30 +143,28 @@ pub(super) struct Shortage<'a> {
     /// What the weights are.
     pub(super) what: &'a str,
     pub(super) kv: u64,
-    pub(super) context: Option<u64>,
-    pub(super) reserve: u64,
-    pub(super) segment: u32,
+    /// Layers whose keys and values are on it.
+    pub(super) layers: &'a BTreeSet<u32>,
 }
 
 impl Shortage<'_> {
     /// The refusal: how much is short, and what would fit.
-    pub(super) fn refusal(&self) -> anyhow::Error {
-        let Self { card, budget, weights, what, kv, context, reserve, segment } = *self;
-        let weights = size::align_up(weights, segment.into()).unwrap_or(u64::MAX);
-        let need = weights.saturating_add(kv).saturating_add(reserve);
+    pub(super) fn refusal(&self, options: &CardOptions, states: &States, segment: u32) -> anyhow::Error {
+        let (card, budget, what, reserve) = (self.card, self.budget, self.what, options.reserve);
+        let weights = size::align_up(self.weights, segment.into()).unwrap_or(u64::MAX);
+        let need = weights.saturating_add(self.kv).saturating_add(reserve);
         let mut text = format!(
             "card {card} is {} MiB short: {} of {what}, {} of KV cache and {} of reserve, its budget is {}",
             mib(need.saturating_sub(budget)),
             units::bytes(weights),
-            units::bytes(kv),
+            units::bytes(self.kv),
             units::bytes(reserve),
             units::bytes(budget),
         );
-        let per_position = kv.checked_div(context.unwrap_or(0)).filter(|n| *n > 0);
-        let left = budget.saturating_sub(weights).saturating_sub(reserve);
-        match per_position.map(|per| left / per).filter(|n| *n > 0) {
-            Some(fitting) => text += &format!("; --context {fitting} would fit"),
-            None => text += &format!("; a budget of {} MiB would fit", need.div_ceil(1 << 20)),
+        let left = budget.saturating_sub(weights.saturating_add(reserve));
+        match states.fitting(self.layers, options.kv, left) {
+            Some(context) => text += &format!("; --context {context} would fit"),
+            None => text += &format!("; a budget of {}MiB would fit", need.div_ceil(1 << 20)),
         }
         Refusal::new(Exit::Resources, text)
     }

@@ -216,6 +216,11 @@ impl Plan {
         warnings.extend(fallen);
         let mut notes = target::obstacles(known.arch, &known.hparams, places.layouts.iter());
         notes.extend(foreign(options.target, &places.layouts));
+        if options.cards.limited() && places.cards.first().is_some_and(|c| c.kv_bytes.is_none()) {
+            notes.push(
+                "how large the KV cache is, the metadata do not say: budgets count weights alone".into(),
+            );
+        }
         notes.extend(options.encoding.notes(&tensors, &sources));
         notes.extend(options.recipe.unused(&tensors, known.hparams.experts > 0));
         // What is stored twice because it was asked for is no surprise.

@@ -3,7 +3,7 @@
 //! A segment holds its card's tensors, then its banks, then copies of the source.
 
 use super::assign::{self, Assigned};
-use super::cards::{CardOptions, Shortage, States};
+use super::cards::{Shortage, States};
 use super::fuse::{Group, Matrix};
 use super::{BlobPlan, CardPlan, Options, TensorPlan};
 use crate::failure::Refusal;
@@ -87,7 +87,7 @@ pub(super) fn place(
         info.layers = layers.len() as u64;
         info.kv_bytes = states.bytes(blocks.iter().copied(), options.cards.kv).filter(|_| !blocks.is_empty());
         info.segment_bytes = placer.segment_bytes().ok_or_else(too_large)?;
-        check_budget(&options.cards, card, info, states, options.alignment.segment)?;
+        check_budget(options, card, info, states, &blocks)?;
         segments.push(info.segment_bytes);
     }
     places.skeleton =
@@ -135,20 +135,19 @@ pub(super) fn layer(group: &Group) -> Option<u32> {
 }
 
 fn check_budget(
-    options: &CardOptions,
+    options: &Options,
     card: usize,
     info: &CardPlan,
     states: &States,
-    segment: u32,
+    layers: &BTreeSet<u32>,
 ) -> Result<()> {
     let Some(budget) = info.budget else { return Ok(()) };
-    let kv = info.kv_bytes.unwrap_or(0);
-    let need = info.segment_bytes.saturating_add(kv).saturating_add(options.reserve);
-    if need <= budget {
+    let (weights, kv) = (info.segment_bytes, info.kv_bytes.unwrap_or(0));
+    if weights.saturating_add(kv).saturating_add(options.cards.reserve) <= budget {
         return Ok(());
     }
-    let (weights, reserve, context) = (info.segment_bytes, options.reserve, states.context);
-    Err(Shortage { card, budget, weights, what: "weights", kv, context, reserve, segment }.refusal())
+    let short = Shortage { card, budget, weights, what: "weights", kv, layers };
+    Err(short.refusal(&options.cards, states, options.alignment.segment))
 }
 
 impl Places {

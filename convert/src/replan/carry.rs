@@ -17,10 +17,15 @@ use gantry_formats::exit::Exit;
 use gantry_formats::source::ReadAt;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that are read at once: large enough for the disk, small enough to stay in the last-level cache between
 /// reading, hashing and writing.
 const SPAN: u64 = 4 << 20;
+
+/// Bytes after which what was written is put on disk, so that the disk works while more is carried.
+const SYNC: u64 = 64 << 20;
 
 /// Neighbouring stretches of one card.
 struct Span {
@@ -52,6 +57,7 @@ pub(super) fn carry(
         }
     }
     let carrier = Carrier { container, plan, goals: &goals, outputs };
+    let (through, syncing) = (AtomicU64::new(0), Mutex::new(()));
     let cards = 0..container.header().cards.len();
     let spans = cards.flat_map(|card| spans(container, card, &goals));
     parallel::for_each(threads, spans, Buffer::default, |buffer, span: Span| {
@@ -61,7 +67,15 @@ pub(super) fn carry(
         let bytes = buffer.take((span.bytes.end - span.bytes.start) as usize);
         carrier.read(&span, bytes)?;
         carrier.write(&span, bytes)?;
-        progress.add(bytes.len() as u64);
+        let len = bytes.len() as u64;
+        progress.add(len);
+        let before = through.fetch_add(len, Ordering::Relaxed);
+        // One thread waits for the disk, the others go on.
+        if before / SYNC != (before + len) / SYNC
+            && let Ok(_alone) = syncing.try_lock()
+        {
+            outputs.sync().context("cannot sync the output")?;
+        }
         Ok(())
     })
 }

@@ -107,7 +107,8 @@ fn change(args: &ReplanArgs, container: &Container) -> Result<Change> {
     let old = manifest.placement.as_ref();
     let cards = (manifest.cards.len(), old);
     let cards = args.cards.options(cards, || RoutedModel::of_container(container))?;
-    if args.cards.any() && !args.cards.has_hotness() && old.is_some_and(|old| old.hotness.is_some()) {
+    let was_measured = old.is_some_and(|old| old.hotness.is_some());
+    if args.cards.any() && !args.cards.has_hotness() && was_measured && cards.cards.len() > 1 {
         let text = "warning: the counts that the container was placed by are not in it; without --hotness experts \
                     are placed as if all were alike";
         output::note(format_args!("{text}"));

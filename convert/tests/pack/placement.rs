@@ -83,7 +83,7 @@ fn experts_are_dealt_over_cards_and_the_rest_lies_on_card_0() {
             assert_eq!(holders.values().any(|cards| cards.len() > 1), copied, "{rule}");
             let section = m.placement.as_ref().expect("recorded");
             assert_eq!((section.strategy.as_str(), m.options["placement"].as_str()), (rule, rule));
-            assert_eq!(section.shares_ppm.iter().sum::<u32>().abs_diff(1_000_000) <= 3, true);
+            assert!(section.shares_ppm.iter().sum::<u32>().abs_diff(1_000_000) <= 3);
             for (i, b) in m.banks.iter().enumerate() {
                 assert!(b.stride.is_multiple_of(512) && b.offset.is_multiple_of(512));
                 // A card's banks are contiguous, behind its tensors.

@@ -7,6 +7,8 @@ use std::fmt::Write;
 
 /// Most experts of all layers that are drawn one by one.
 const DRAWN: usize = 40_000;
+/// Most cells of layers and cards that are drawn: of more, the worst layers.
+const CELLS: usize = 12_000;
 /// Layers in the list of the worst.
 const WORST: usize = 8;
 /// Width of all drawings.
@@ -71,14 +73,9 @@ fn body(out: &mut String, view: &View) -> std::fmt::Result {
         cards(out, view)
     })?;
     if !view.layers.is_empty() {
-        let what = match view.measured.is_some() {
-            true => {
-                "Measured part of each layer's tokens that a card computes. Where all columns look alike, cards are balanced."
-            }
-            false => {
-                "Expected part of each layer's tokens that a card computes. Where all columns look alike, cards are balanced."
-            }
-        };
+        let kind = if view.is_measured() { "Measured" } else { "Expected" };
+        let colours = "Grey: as much as the others; red: more; blue: less.";
+        let what = format!("{kind} part of each layer's tokens that a card computes. {colours}");
         section(out, "Load by layer and card", &what, |out| grid(out, view))?;
         let what =
             "Mean over largest load of a card: 1 is even; the slowest card decides how long a layer takes.";
@@ -205,7 +202,11 @@ fn cards(out: &mut String, view: &View) -> std::fmt::Result {
 fn grid(out: &mut String, view: &View) -> std::fmt::Result {
     const LEFT: f64 = 60.0;
     const HEAD: f64 = 22.0;
-    let (rows, columns) = (view.layers.len(), view.cards.len().max(1));
+    let columns = view.cards.len().max(1);
+    let mut layers = view.worst_first();
+    layers.truncate(CELLS / columns);
+    layers.sort_by_key(|l| l.layer);
+    let rows = layers.len();
     let row: f64 = if rows > 40 { 14.0 } else { 22.0 };
     let width = (WIDTH - LEFT) / columns as f64;
     let labelled = width >= 44.0 && row >= 14.0;
@@ -215,7 +216,7 @@ fn grid(out: &mut String, view: &View) -> std::fmt::Result {
         let name = if width >= 70.0 { card_name(view, card) } else { card.to_string() };
         writeln!(out, "<text x=\"{x:.1}\" y=\"14\" text-anchor=\"middle\">{}</text>", escape(&name))?;
     }
-    for (at, layer) in view.layers.iter().enumerate() {
+    for (at, layer) in layers.into_iter().enumerate() {
         let y = HEAD + row * at as f64;
         let base = y + row / 2.0 + 4.0;
         writeln!(out, "<text class=\"dim\" x=\"0\" y=\"{base:.1}\">{}</text>", layer.layer)?;

@@ -248,6 +248,11 @@ impl View {
         text::text(self, full)
     }
 
+    /// Whether counts were given.
+    fn is_measured(&self) -> bool {
+        self.cards.iter().any(|c| c.measured_ppm.is_some())
+    }
+
     /// Layers by balancedness, the worst first.
     fn worst_first(&self) -> Vec<&Layer> {
         let mut out: Vec<&Layer> = self.layers.iter().collect();

@@ -61,7 +61,7 @@ fn a_large_grid_is_cut_to_what_matters() {
         assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
         assert!(text.lines().count() < 50 + cards, "{text}");
         let worst =
-            text.lines().find(|l| l.trim_start().starts_with("50 ")).expect("the worst layer is shown");
+            text.lines().rfind(|l| l.trim_start().starts_with("50 ")).expect("the worst layer is shown");
         assert!(worst.ends_with(" 1"), "{worst}");
         assert!(text.contains("layers left out"), "{text}");
         let full = view.text(true);

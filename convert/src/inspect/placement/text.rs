@@ -14,7 +14,7 @@ const CARDS: usize = 6;
 
 /// Whether there is room for the number of experts in a cell too.
 fn is_wide(view: &View) -> bool {
-    view.cards.len() <= if view.measured.is_some() { 3 } else { 4 }
+    view.cards.len() <= if view.is_measured() { 3 } else { 4 }
 }
 
 pub(super) fn text(view: &View, full: bool) -> String {
@@ -89,7 +89,7 @@ fn tenths(ppm: u32) -> String {
 }
 
 fn grid_title(view: &View) -> &'static str {
-    match (view.measured.is_some(), is_wide(view)) {
+    match (view.is_measured(), is_wide(view)) {
         (true, true) => "% of a layer's tokens, expected→measured, and experts, by card",
         (true, false) => "% of a layer's tokens by card, measured",
         (false, true) => "% of a layer's tokens that a card is expected to compute, and its experts",
