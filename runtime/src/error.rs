@@ -1,5 +1,6 @@
 //! What the runtime refuses, and the exit code that each refusal leaves with.
 
+use crate::backend::cpu::Differ;
 use crate::exchange::{ExchangeError, Late};
 use crate::load::Damage;
 use crate::memory::{CardShortage, Shortage};
@@ -88,6 +89,9 @@ pub enum RuntimeError {
     /// A setting that cannot be.
     #[error("{0}")]
     Setting(String),
+    /// Two cards computed the same expert differently.
+    #[error(transparent)]
+    Experts(Box<Differ>),
     /// The processor lacks the instruction set that was asked for.
     #[error(transparent)]
     Isa(#[from] gantry_kernels::cpu::IsaError),
@@ -112,6 +116,7 @@ impl ExitCode for RuntimeError {
             Self::Damage(damage) => damage.exit(),
             Self::Exchange(e) => e.exit(),
             Self::Incompatible(_) | Self::Isa(_) => Exit::Incompatible,
+            Self::Experts(_) => Exit::Integrity,
             Self::Placing(e) => e.exit(),
             Self::Hotness(e) => e.exit(),
             Self::Placement(_) => Exit::Input,

@@ -5,8 +5,9 @@
 
 pub mod cpu;
 
+use crate::exchange::{Delays, Patience};
 use crate::load::Weights;
-use crate::model::program::{self, Program, StepKind};
+use crate::model::program::{self, ExpertCheck, Program, StepKind};
 use crate::{Result, RuntimeError};
 use gantry_formats::layout::Layout;
 use std::any::Any;
@@ -47,6 +48,19 @@ pub enum Wanted {
     All,
 }
 
+/// How a program is run, beside what its sessions may use.
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    /// Whether the use of experts is counted.
+    pub record_routing: bool,
+    /// What is checked where cards compute experts for another.
+    pub check: ExpertCheck,
+    /// How long a card waits for another.
+    pub patience: Patience,
+    /// Delays in what cards exchange, for tests.
+    pub delays: Option<Arc<Delays>>,
+}
+
 /// A device family.
 pub trait Backend: Send + Sync {
     /// What targets of containers begin with: `cpu`.
@@ -65,8 +79,14 @@ pub trait Backend: Send + Sync {
     fn kept_bytes(&self, program: &Program, settings: &Settings) -> KeptBytes;
     /// Bytes of working memory of a session.
     fn scratch_bytes(&self, program: &Program, settings: &Settings) -> u64;
+    /// Bytes that a session takes on each of some cards beside [`scratch_bytes`](Self::scratch_bytes), which counts for the
+    /// first: for their steps, and for what they give each other.
+    ///
+    /// # Errors
+    /// Where the program cannot be cut for them.
+    fn exchange_bytes(&self, program: &Program, settings: &Settings, cards: usize) -> Result<Vec<u64>>;
     /// Joins program and weights.
-    fn prepare(&self, program: Program, weights: Weights, record: bool) -> Result<Box<dyn Executable>>;
+    fn prepare(&self, program: Program, weights: Weights, run: &RunOptions) -> Result<Box<dyn Executable>>;
 }
 
 /// What a sequence keeps, in bytes.

@@ -2,9 +2,12 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gantry_formats::placement::{CardSpec, CardsError, Strategy, parse_cards};
+use gantry_runtime::exchange::Patience;
+use gantry_runtime::model::program::ExpertCheck;
 use gantry_runtime::sample::SamplerOptions;
 use gantry_runtime::{KvType, LoadMode, ModelOptions, Verify};
 use std::path::PathBuf;
+use std::time::Duration;
 
 const EXAMPLES: &str = "Examples:
   gantry-run model.gantry -p \"The capital of France is\" -n 32
@@ -313,6 +316,23 @@ pub(crate) struct Load {
     /// summed.
     #[arg(long, value_name = "FILE")]
     pub(crate) hotness: Vec<PathBuf>,
+    /// Computes all experts on the card that routes too, and compares every word that other cards give.
+    #[arg(long)]
+    pub(crate) ep_verify: bool,
+    /// Computes all experts on the card that routes, and none on others.
+    #[arg(long, conflicts_with = "ep_verify")]
+    pub(crate) ep_self: bool,
+    /// Longest time that a card waits for another before the run ends with an error.
+    #[arg(long, default_value_t = 600.0, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) card_timeout: f64,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number"))?;
+    match seconds.is_finite() && (0.001..=86_400.0).contains(&seconds) {
+        true => Ok(seconds),
+        false => Err(format!("{text}: expected 0.001 to 86400 seconds")),
+    }
 }
 
 /// Cards as they were given.
@@ -372,6 +392,12 @@ impl Load {
             memory_limit: self.memory_limit,
             cards: self.cards.as_ref().map(|cards| cards.0.clone()),
             placement: self.placement,
+            check: match (self.ep_verify, self.ep_self) {
+                (true, _) => ExpertCheck::Verify,
+                (false, true) => ExpertCheck::Own,
+                (false, false) => ExpertCheck::Off,
+            },
+            patience: Patience { bound: Duration::from_secs_f64(self.card_timeout) },
             progress: Some(super::waiting::progress()),
             ..ModelOptions::default()
         }

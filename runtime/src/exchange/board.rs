@@ -1,4 +1,4 @@
-//! From every card to card 0.
+//! From every card to the one that routes.
 
 use super::delays::{Delays, Point};
 use super::epoch::Epoch;
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-/// Rows of card 0 into which the other cards write their own rows straight: one for each slot of each token.
+/// Rows of the card that routes, into which the other cards write their own rows straight: one for each slot of each token.
 ///
 /// Cards write disjoint rows; which row is whose follows from the request. What keeps a card from overwriting rows
-/// that card 0 still reads is the next request, see the [module](super). One thread of each card posts at a time.
+/// that it still reads is the next request, see the [module](super). One thread of each card posts at a time.
 pub struct Board<W: Word = AtomicU32> {
     /// `[row][value]`.
     pub(super) words: Box<[W]>,
@@ -26,12 +26,12 @@ pub struct Board<W: Word = AtomicU32> {
 }
 
 impl<W: Word> Board<W> {
-    /// A board for `cards` cards, card 0 among them, with `rows` rows of `width` floats.
+    /// A board for `cards` cards, the one that reads it among them, with `rows` rows of `width` floats.
     ///
     /// # Errors
     /// Where the system does not give the memory.
     pub fn new(cards: usize, rows: usize, width: usize) -> Result<Self> {
-        let what = "the rows that cards write for card 0";
+        let what = "the rows that cards write for the one that routes";
         let Some(words) = rows.checked_mul(width) else {
             let source = io::ErrorKind::OutOfMemory.into();
             return Err(RuntimeError::Allocation { what, bytes: u64::MAX, source });
@@ -86,17 +86,10 @@ impl<W: Word> Board<W> {
     ///
     /// # Errors
     /// Where they do not come in time, the card has [failed](Self::fail), or there is no such card.
-    pub fn wait(
-        &self,
-        card: usize,
-        epoch: Epoch,
-        patience: &Patience,
-        layer: Option<u32>,
-    ) -> Result<(), Late> {
+    pub fn wait(&self, epoch: Epoch, patience: &Patience, who: Who) -> Result<(), Late> {
         self.at(Point::BeforeWait);
-        let who = Who { waiting: 0, for_card: card, layer };
         let (awaited, expected) = (Awaited::Words, State::At(epoch));
-        let Some(flag) = self.flags.get(card) else {
+        let Some(flag) = self.flags.get(who.for_card) else {
             return Err(Late { who, awaited, found: State::Absent, expected, after: Duration::ZERO });
         };
         flag.wait(expected, patience, who, awaited)?;

@@ -1,8 +1,8 @@
 //! How the cards of one machine exchange data within one decode step.
 //!
-//! Card 0 runs every layer. For each layer it sends every other card a *request* (routed ids and the quantized input
+//! One card routes: for each layer it sends every other card a *request* (routed ids and the quantized input
 //! of the experts) through that card's [`Mailbox`]; each card computes its own experts and writes their rows straight
-//! into card 0's [`Board`]; card 0 waits for every card and combines the rows in slot order. Where layers are split
+//! into that card's [`Board`]; it waits for every card and combines the rows in slot order. Where layers are split
 //! over cards instead, each card *hands over* its live buffers to the next one through a mailbox. Other devices follow
 //! the same rules with their own loads and stores; here they are safe Rust over atomic words.
 //!
@@ -28,11 +28,11 @@
 //! - **A mailbox acknowledges.** Its reader releases the epoch that it took when its [`Reader`] ends; `publish`
 //!   first waits, bounded, until all that it published before was taken. This holds for requests and handovers alike,
 //!   whatever the order in which their users call, also where epochs are skipped because a card had nothing to do.
-//! - **A board has no acknowledge of its own; the next request is it.** Card 0 publishes request e + 1 only after it
-//!   has read all rows of e, and a card posts rows of e + 1 only after it has read request e + 1. So card 0's reads of
+//! - **A board has no acknowledge of its own; the next request is it.** The card that routes publishes request e + 1 only after it
+//!   has read all rows of e, and a card posts rows of e + 1 only after it has read request e + 1. So its reads of
 //!   e come before that card's writes of e + 1 by the order of the request's flag. A card that has no request in
 //!   e + 1 must not post either. Rows of different cards are disjoint, so cards never wait for each other.
-//! - **Card 0 waits for every card that it asked**, also where one has failed the check of an earlier one: either
+//! - **The card that routes waits for every card that it asked**, also where one has failed the check of an earlier one: either
 //!   that, or it gives up the whole exchange (rule 4, then new mailboxes and boards or `reset`).
 //!
 //! The tests run these rules through the [loom](https://docs.rs/loom) model checker, which tries the orders in which

@@ -27,9 +27,10 @@ pub struct Patience {
 }
 
 impl Default for Patience {
-    /// Ten seconds: a layer takes milliseconds, on a loaded host perhaps a hundred.
+    /// Ten minutes. A card that fails says so and nobody waits for it, so that this ends only what hangs; and where
+    /// cards take turns by layers, one waits while another computes its whole share of a long prompt.
     fn default() -> Self {
-        Self { bound: Duration::from_secs(10) }
+        Self { bound: Duration::from_secs(600) }
     }
 }
 

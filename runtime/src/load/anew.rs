@@ -122,7 +122,10 @@ impl<'a> Anew<'a> {
         let taken = self.dense_end().ok_or_else(overflow)?;
         let aside = self.beside.cache(context).saturating_add(self.beside.scratch);
         // What a card holds beside weights, and what it holds of weights before the first expert.
-        let first = |card: usize| if card == 0 { (aside, taken) } else { (0, 0) };
+        let first = |card: usize| {
+            let (aside, taken) = if card == 0 { (aside, taken) } else { (0, 0) };
+            (aside.saturating_add(self.beside.exchange(card)), taken)
+        };
         let mut too_small = false;
         let usable = self.specs.iter().enumerate().map(|(card, spec)| {
             let (aside, taken) = first(card);
@@ -177,12 +180,15 @@ impl<'a> Anew<'a> {
         }
         let cache = self.beside.cache_by_layer(context, layers.keys().copied());
         let bytes: Vec<u64> = layers.values().zip(&cache).map(|(a, b)| a.saturating_add(*b)).collect();
-        let usable = |spec: &CardSpec| Some(spec.bytes?.saturating_sub(slack));
-        let usable: Vec<Option<u64>> = self.specs.iter().map(usable).collect();
+        let slack = |card: usize| slack.saturating_add(self.beside.exchange(card));
+        let usable = |(card, spec): (usize, &CardSpec)| Some(spec.bytes?.saturating_sub(slack(card)));
+        let usable: Vec<Option<u64>> = self.specs.iter().enumerate().map(usable).collect();
         let runs = placement::layer_runs(&bytes, first, last, &usable).map_err(|error| match error {
             PlacementError::Short { enough, .. } => {
-                let budget = |(n, spec): (&u64, &CardSpec)| (n + slack).max(spec.bytes.unwrap_or(0));
-                Refused::Short(enough.iter().zip(self.specs).map(budget).collect())
+                let budget = |(card, (n, spec)): (usize, (&u64, &CardSpec))| {
+                    n.saturating_add(slack(card)).max(spec.bytes.unwrap_or(0))
+                };
+                Refused::Short(enough.iter().zip(self.specs).enumerate().map(budget).collect())
             }
             other => Refused::Never(other),
         })?;

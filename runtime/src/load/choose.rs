@@ -27,6 +27,8 @@ pub(crate) struct Beside {
     pub(crate) position: u64,
     /// Bytes of working memory and of states that do not grow, on the first card.
     pub(crate) scratch: u64,
+    /// Bytes on each card for its steps and for what cards give each other; empty for one card.
+    pub(crate) exchange: Vec<u64>,
     /// By layer, its weight in the cache.
     pub(crate) by_layer: Vec<u64>,
     /// Tensors of the manifest that stay in their file.
@@ -37,6 +39,11 @@ impl Beside {
     /// Bytes of keys and values.
     pub(super) fn cache(&self, context: usize) -> u64 {
         self.position.saturating_mul(context as u64)
+    }
+
+    /// What `card` takes for what cards give each other.
+    pub(super) fn exchange(&self, card: usize) -> u64 {
+        self.exchange.get(card).copied().unwrap_or(0)
     }
 
     /// The part of each of `layers` in the cache: together all of it.
@@ -63,6 +70,22 @@ pub(crate) struct Chosen {
     pub(crate) places: Places,
     /// Where the container goes to other cards: that it does, and what is odd about it.
     pub(crate) notes: Vec<String>,
+}
+
+/// Places on as many cards as `wish` leads to, whatever room they have: what cards give each other hardly depends on
+/// where the experts lie. `None` for one card.
+///
+/// # Errors
+/// As [`choose`], but for room.
+pub(crate) fn trial(container: &Container, wish: Wish<'_>, beside: &Beside) -> Result<Option<Places>> {
+    let packed = Places::as_packed(container);
+    let cards = wish.cards.map_or(packed.cards.len(), <[CardSpec]>::len);
+    if cards < 2 || wish.cards.is_none() && wish.strategy.is_none() {
+        return Ok(Some(packed).filter(|_| cards > 1));
+    }
+    let specs = vec![CardSpec { host: false, bytes: None }; cards];
+    let anew = Anew::new(container, &specs, (how(container, wish.strategy, cards)?, None), beside);
+    anew.places(0).map(Some).map_err(|refused| explain(&anew, refused, beside, "card"))
 }
 
 /// The places that `wish` leads to, on cards called `family:N`.
@@ -163,8 +186,9 @@ pub(crate) fn needs(container: &Container, places: &Places, beside: &Beside) -> 
             need.cache = need.cache.saturating_add(part);
         }
     }
+    needs.iter_mut().enumerate().for_each(|(card, need)| need.scratch = beside.exchange(card));
     if let Some(first) = needs.first_mut() {
-        first.scratch = beside.scratch;
+        first.scratch = first.scratch.saturating_add(beside.scratch);
         if layers.is_empty() {
             first.cache = beside.cache(beside.context);
         }
@@ -236,7 +260,7 @@ fn explain(anew: &Anew<'_>, refused: Refused, beside: &Beside, family: &str) -> 
     let need = |(card, (spec, weights)): (usize, (&CardSpec, u64))| {
         let first = card == 0;
         let cache = if first && !whole_layers { beside.cache(beside.context) } else { 0 };
-        let scratch = if first { beside.scratch } else { 0 };
+        let scratch = beside.exchange(card).saturating_add(if first { beside.scratch } else { 0 });
         CardNeed { budget: spec.bytes, need: Need { weights, cache, scratch } }
     };
     let cards = specs.iter().zip(anew.settled()).enumerate().map(need).collect();

@@ -28,7 +28,7 @@ pub use report::{CardReport, LoadReport};
 pub use verify::Verify;
 pub use weights::Weights;
 
-pub(crate) use choose::{Beside, Chosen, Wish, choose, needs};
+pub(crate) use choose::{Beside, Chosen, Wish, choose, needs, trial};
 
 use crate::{Container, Result, RuntimeError};
 use damage::Place;

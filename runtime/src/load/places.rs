@@ -105,6 +105,12 @@ impl Places {
         holders
     }
 
+    /// Whether the experts of a layer lie on several cards.
+    pub(crate) fn share_experts(&self) -> bool {
+        let mut cards = BTreeMap::new();
+        self.banks.iter().any(|bank| *cards.entry(bank.layer).or_insert(bank.card) != bank.card)
+    }
+
     /// Blobs with their first bytes in the arena of `card`, ascending.
     pub(super) fn on_card(&self, container: &Container, card: usize) -> Vec<(u64, usize)> {
         let tensors = self.tensors.iter().zip(&container.manifest().tensors);
@@ -114,6 +120,8 @@ impl Places {
             let slots = (0..).map(|s| bank.offset + s * bank.stride).zip(&bank.slots);
             blobs.extend(slots.map(|(at, slot)| (at, slot.blob)));
         }
+        // One of no bytes lies where the next one begins.
+        blobs.retain(|(_, blob)| container.table().blobs()[*blob].bytes > 0);
         blobs.sort_unstable();
         blobs
     }

@@ -36,10 +36,11 @@ impl Weights {
         Self { arenas, left }
     }
 
-    /// Weights of one card, all in memory.
+    /// Weights of some cards, all in memory.
     #[cfg(test)]
-    pub(crate) fn of(bytes: &[u8]) -> io::Result<Self> {
-        Ok(Self { arenas: vec![Arena::of(bytes)?], left: Vec::new() })
+    pub(crate) fn of(cards: &[Vec<u8>]) -> io::Result<Self> {
+        let arenas = cards.iter().map(|bytes| Arena::of(bytes)).collect::<io::Result<_>>()?;
+        Ok(Self { arenas, left: Vec::new() })
     }
 
     /// By card.

@@ -4,6 +4,9 @@ use super::{Need, mib};
 use gantry_formats::placement::CardSpec;
 use std::fmt;
 
+/// Longest list of cards that leaves its line within 80 columns.
+const LISTED: usize = 80 - "  --cards  would fit".len();
+
 /// What a card must hold whatever else goes there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CardNeed {
@@ -50,7 +53,10 @@ impl fmt::Display for CardShortage {
             let n = self.fitting_context;
             writeln!(f, "  a context of {n} would fit (--context {n})")?;
         }
-        write!(f, "  --cards {} would fit", self.fitting())
+        let cards = self.fitting();
+        // The list is one argument, to be copied whole: where it is long it has a line of its own.
+        let gap = if cards.len() > LISTED { "\n  " } else { " " };
+        write!(f, "  --cards{gap}{cards}{gap}would fit")
     }
 }
 
@@ -121,6 +127,21 @@ mod tests {
             assert!(text.contains(part), "{part:?} in\n{text}");
         }
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+    }
+
+    #[test]
+    fn a_long_list_of_cards_stays_whole_on_a_line_of_its_own() {
+        for n in [7, 8, 59] {
+            let fitting_cards = vec![CardSpec { host: false, bytes: Some(24 << 30) }; n];
+            let list = vec!["24576MiB"; n].join(",");
+            let text = CardShortage { fitting_cards, ..shortage() }.to_string();
+            assert!(
+                text.lines().any(|line| line.trim().trim_start_matches("--cards ").starts_with(&list)),
+                "{text}"
+            );
+            // Only the list itself may be wider, as it must not be broken.
+            assert!(text.lines().all(|line| line.len() <= 80 || line.trim() == list), "{text}");
+        }
     }
 
     #[test]

@@ -137,7 +137,7 @@ impl Builder {
             ExpertProduct { weights, x, scale, y }
         });
         let products = products.collect();
-        self.push(Step::Experts { ids, products });
+        self.push(Step::Experts { only: None, ids, products });
     }
 
     /// A rotation for [`Step::Rope`].

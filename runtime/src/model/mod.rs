@@ -7,7 +7,8 @@ pub mod program;
 mod tests;
 mod weights;
 
-use crate::backend::{Executable, KeptBytes, KvType, Settings};
+use crate::backend::{Executable, KeptBytes, KvType, RunOptions, Settings};
+use crate::exchange::{Delays, Patience};
 use crate::load::{
     self, Beside, Chosen, Left, LoadMode, LoadOptions, LoadReport, Places, Progress, Verify, Wish,
 };
@@ -19,7 +20,7 @@ use gantry_formats::gguf::Header;
 use gantry_formats::hash::Digest;
 use gantry_formats::hotness::Hotness;
 use gantry_formats::placement::{CardSpec, Strategy};
-use program::{Matrix, Program, StepKind};
+use program::{ExpertCheck, Matrix, Program, StepKind};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -52,6 +53,12 @@ pub struct ModelOptions {
     pub window: usize,
     /// Whether the use of experts is counted, see [`Model::routed`].
     pub record_routing: bool,
+    /// What is checked where cards compute experts for another.
+    pub check: ExpertCheck,
+    /// How long a card waits for another.
+    pub patience: Patience,
+    /// Delays in what cards exchange, for tests.
+    pub delays: Option<Arc<Delays>>,
     /// Who is told how far loading is.
     pub progress: Option<Progress>,
     /// The cards to load onto. `None`: those that the container was packed for. Others take blob by blob, and only
@@ -75,6 +82,9 @@ impl Default for ModelOptions {
             memory_limit: None,
             window: 0,
             record_routing: false,
+            check: ExpertCheck::default(),
+            patience: Patience::default(),
+            delays: None,
             progress: None,
             cards: None,
             placement: None,
@@ -122,12 +132,16 @@ impl Model {
         let mut program = build(&packed)?;
         check_kernels(&program, device)?;
 
-        let beside = beside(container, &hparams, &program, device, &settings);
+        let mut beside = beside(container, &hparams, &program, device, &settings);
         let wish = Wish {
             cards: options.cards.as_deref(),
             strategy: options.placement,
             hotness: options.hotness.as_ref(),
         };
+        if let Some(trial) = load::trial(container, wish, &beside)? {
+            let cards = trial.cards.len();
+            beside.exchange = device.backend().exchange_bytes(&build(&trial)?, &settings, cards)?;
+        }
         let Chosen { places, notes: moved } =
             load::choose(container, wish, &beside, device.backend().family())?;
         if !places.are_as_packed(container) {
@@ -136,6 +150,9 @@ impl Model {
         notes.extend(moved);
         let left = left(&program);
         let need = load::needs(container, &places, &beside);
+        if options.check != ExpertCheck::Off && !places.share_experts() {
+            notes.push("no layer has experts on several cards, so that there is nothing to check".into());
+        }
         memory::check(&need, memory::free(options.memory_limit), settings.context, beside.position)
             .map_err(RuntimeError::Memory)?;
 
@@ -148,7 +165,13 @@ impl Model {
         };
         let (weights, report) = load::load(container, &places, &how)?;
         let (vocab, trained_context, drafts) = (program.vocab, program.context, program.draft.is_some());
-        let executable = device.backend().prepare(program, weights, options.record_routing)?;
+        let run = RunOptions {
+            record_routing: options.record_routing,
+            check: options.check,
+            patience: options.patience,
+            delays: options.delays.clone(),
+        };
+        let executable = device.backend().prepare(program, weights, &run)?;
         let device = device.clone();
         Ok(Self(Arc::new(Inner {
             root: container.header().root,
@@ -414,6 +437,7 @@ fn beside(
         context: settings.context,
         position,
         scratch,
+        exchange: Vec::new(),
         by_layer: states.iter().map(|s| s.map_or(0, |s| s.bytes(4))).collect(),
         left: left(program).iter().filter_map(tensor).collect(),
     }

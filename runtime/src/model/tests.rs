@@ -1,10 +1,12 @@
 //! Every layout that the CPU takes, through every step that reads it.
 
+mod cards;
+
 use super::builder::Builder;
 use super::program::{BufferId, ExpertMatrices, Format, Gating, Matrix, Program, Routing, Step, StepKind};
-use crate::Device;
-use crate::backend::{KvType, Part, Settings, Wanted};
+use crate::backend::{KvType, Part, RunOptions, Settings, Wanted};
 use crate::load::Weights;
+use crate::{Device, Result};
 use gantry_formats::block::GgmlType;
 use gantry_formats::layout::Layout;
 use gantry_formats::rotation;
@@ -89,8 +91,19 @@ impl Stored {
             kept: Vec::new(),
             draft: None,
         };
-        let weights = Weights::of(&self.bytes).unwrap();
-        let loaded = device.backend().prepare(program, weights, false).unwrap();
+        let weights = Weights::of(std::slice::from_ref(&self.bytes)).unwrap();
+        Self::run_program(device, program, weights, &RunOptions::default(), (tokens, batch)).unwrap()
+    }
+
+    /// Logits of the tokens 0 to `tokens`.
+    fn run_program(
+        device: &Device,
+        program: Program,
+        weights: Weights,
+        run: &RunOptions,
+        (tokens, batch): (usize, usize),
+    ) -> Result<Vec<f32>> {
+        let loaded = device.backend().prepare(program, weights, run)?;
         let settings = Settings { context: tokens, batch, kv: KvType::F32, window: 0 };
         let mut sequence = loaded.sequence(&settings).unwrap();
         let mut workspace = loaded.workspace();
@@ -99,9 +112,9 @@ impl Stored {
         for ids in ids.chunks(batch) {
             let mut sink = |_: usize, rows: &[f32]| out.extend_from_slice(rows);
             let part = Part { sequence: &mut *sequence, tokens: ids, wanted: Wanted::All, drafting: false };
-            workspace.run(&mut [part], &mut sink).unwrap();
+            workspace.run(&mut [part], &mut sink)?;
         }
-        out
+        Ok(out)
     }
 
     /// The rows of a matrix; of a rotated one those of W·Q, which are what its bytes say.
@@ -161,7 +174,7 @@ fn experts_give_the_bits_of_single_products_for_any_batch() {
         let (table, _) = stored.inputs();
         let router = stored.weights(Layout::Raw(GgmlType::BF16));
         let router = Matrix { rows: 0..EXPERTS, ..router };
-        let bank = ExpertMatrices::new(experts.clone()).unwrap();
+        let bank = ExpertMatrices::new(experts.iter().map(|m| vec![m.clone()]).collect()).unwrap();
         let run = |batch: usize, only: Option<usize>| {
             stored.run(&device, &table, (TOKENS, batch), |b, x| {
                 let logits = b.buffer("logits", EXPERTS, Format::F32);
@@ -183,7 +196,7 @@ fn experts_give_the_bits_of_single_products_for_any_batch() {
                     None => b.experts(Some(ids), vec![(bank.clone(), None, x, b.whole(answers))]),
                     // The same matrix for every expert: each answer is its product.
                     Some(e) => {
-                        let same = ExpertMatrices::new(vec![experts[e].clone(); EXPERTS]).unwrap();
+                        let same = ExpertMatrices::new(vec![vec![experts[e].clone()]; EXPERTS]).unwrap();
                         b.experts(Some(ids), vec![(same, None, x, b.whole(answers))]);
                     }
                 }

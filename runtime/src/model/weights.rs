@@ -143,7 +143,8 @@ impl<'a> Weights<'a> {
                     return Err(fault(what));
                 }
                 let start = |e: usize| stacked.rows.start + e * rows;
-                (0..count).map(|e| Matrix { rows: start(e)..start(e) + rows, ..stacked.clone() }).collect()
+                let one = |e| Matrix { rows: start(e)..start(e) + rows, ..stacked.clone() };
+                (0..count).map(|e| vec![one(e)]).collect()
             }
         };
         ExpertMatrices::new(matrices).ok_or_else(|| {
@@ -222,16 +223,16 @@ fn stored_rows(shape: &[u64]) -> u64 {
     shape.split_last().map_or(Some(1), |(_, outer)| size::product(outer)).unwrap_or(u64::MAX)
 }
 
-/// The matrix of each expert from its bank; of several copies that of the first bank.
+/// The matrices of each expert from its banks, in order of their cards.
 fn banked(
     name: &str,
     banks: &[Banked<'_>],
     layouts: &[Layout],
     (count, rows, cols): (usize, usize, usize),
-) -> Result<Vec<Matrix>> {
+) -> Result<Vec<Vec<Matrix>>> {
     let fault = |what: String| RuntimeError::Tensor { tensor: name.into(), what };
     let shared: Arc<str> = name.into();
-    let mut found: HashMap<u32, Matrix> = HashMap::new();
+    let mut found: HashMap<u32, Vec<Matrix>> = HashMap::new();
     for (bank, matrix, range) in banks {
         let stored = stored_rows(&matrix.shape);
         let width = addressable(name, matrix.shape.last().copied().unwrap_or(0))?;
@@ -252,7 +253,7 @@ fn banked(
                 cols,
                 layout: layouts[matrix.layout as usize],
             };
-            found.entry(slot.expert).or_insert(one);
+            found.entry(slot.expert).or_default().push(one);
         }
     }
     if found.len() != count {
@@ -261,6 +262,7 @@ fn banked(
             found.len()
         )));
     }
+    found.values_mut().for_each(|copies| copies.sort_by_key(|m| m.card));
     let by_expert = (0..count as u32).map(|e| found.remove(&e));
     by_expert.collect::<Option<Vec<_>>>().ok_or_else(|| fault("its banks lack an expert".into()))
 }

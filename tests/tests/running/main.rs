@@ -1,6 +1,7 @@
 //! Small models through the library and through `gantry-run`: drafts, taking back, going together, sessions in files,
 //! counts of experts, rotated experts.
 
+mod cards;
 mod counts;
 mod drafts;
 mod hostile;

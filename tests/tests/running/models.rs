@@ -20,6 +20,8 @@ fn settings(preset: &str) -> &'static [&'static str] {
     match preset {
         "llama-tiny" => &["embedding_length=64", "feed_forward_length=64", "rope.dimension_count=16"],
         "llama-moe-tiny" => &["rope.dimension_count=16"],
+        "olmoe-tiny" => &[],
+        "qwen3moe-tiny" => &["attention.key_length=16", "attention.value_length=16"],
         "qwen3next-tiny" => &["expert_shared_feed_forward_length=32", "ssm.state_size=32"],
         "qwen4exp-tiny" | "qwen4exp-mtp-tiny" => &[
             "expert_shared_feed_forward_length=32",

@@ -301,7 +301,7 @@ impl Rotations {
                     Some(out.count)
                 }
                 Step::Quantize { x, .. } => by(&now, x),
-                Step::Experts { ids: Some(_), products } => {
+                Step::Experts { ids: Some(_), products, .. } => {
                     out.experts.push(products.iter().map(|p| by(&now, &p.x)).collect());
                     assert!(products.iter().all(|p| p.weights.layout().is_rotated()));
                     None

@@ -61,6 +61,28 @@ impl I8Rows {
         });
     }
 
+    /// Hold `rows` rows of `cols` columns that were quantized elsewhere: `read` writes their quants, as
+    /// [`padded_quants`](Self::padded_quants) gives them, and their scales.
+    ///
+    /// # Errors
+    /// Those of `read`; the rows are then of no use.
+    pub fn fill<E>(
+        &mut self,
+        rows: usize,
+        cols: usize,
+        read: impl FnOnce(&mut [i8], &mut [f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        (self.rows, self.cols) = (rows, cols);
+        let stride = self.stride();
+        self.quants.resize(rows * stride, 0);
+        self.scales.resize(rows, 0.0);
+        read(&mut self.quants, &mut self.scales)?;
+        self.offsets.clear();
+        let sum = |row: &[i8]| row.iter().fold(0i32, |n, &q| n.wrapping_add(i32::from(q)));
+        self.offsets.extend(self.quants.chunks_exact(stride).map(|row| sum(row).wrapping_mul(-128)));
+        Ok(())
+    }
+
     /// Rows: tokens.
     pub fn rows(&self) -> usize {
         self.rows
@@ -77,6 +99,11 @@ impl I8Rows {
     /// Where the row does not exist.
     pub fn quants(&self, row: usize) -> &[i8] {
         &self.quants[row * self.stride()..][..self.cols]
+    }
+
+    /// The quants of all rows, each padded with zeros to a multiple of 32.
+    pub fn padded_quants(&self) -> &[i8] {
+        &self.quants
     }
 
     /// `[rows]`.

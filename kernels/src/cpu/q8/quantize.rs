@@ -63,6 +63,31 @@ impl Q8Rows {
         });
     }
 
+    /// Hold `rows` rows of `cols` columns that were quantized elsewhere: `read` writes their quants and scales, laid out
+    /// as [`quants`](Self::quants) and [`scales`](Self::scales) are.
+    ///
+    /// # Errors
+    /// Those of `read`; the rows are then of no use.
+    ///
+    /// # Panics
+    /// Where `cols` is no multiple of 32.
+    pub fn fill<E>(
+        &mut self,
+        rows: usize,
+        cols: usize,
+        read: impl FnOnce(&mut [i8], &mut [f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        assert!(cols.is_multiple_of(BLOCK), "{cols} columns are not blocks of {BLOCK}");
+        (self.rows, self.cols) = (rows, cols);
+        self.quants.resize(rows * cols, 0);
+        self.scales.resize(rows * cols / BLOCK, 0.0);
+        read(&mut self.quants, &mut self.scales)?;
+        self.offsets.clear();
+        let sum = |block: &[i8]| block.iter().map(|&q| i32::from(q)).sum::<i32>();
+        self.offsets.extend(self.quants.chunks_exact(BLOCK).map(|block| -128 * sum(block)));
+        Ok(())
+    }
+
     /// Rows: tokens.
     pub fn rows(&self) -> usize {
         self.rows

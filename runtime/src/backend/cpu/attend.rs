@@ -1,6 +1,6 @@
 //! Steps that look back: caches, attention, compression, selection.
 
-use super::sequence::{CpuSequence, State};
+use super::sequence::{Lent, State};
 use super::workspace::{Batch, Span, Walker};
 use super::{Loaded, shapes};
 use crate::model::program::{
@@ -41,15 +41,15 @@ fn wrong_state() -> RuntimeError {
 }
 
 /// The cache `id`.
-fn cache(sequence: &CpuSequence, id: KeptId) -> Result<&KvCache> {
-    match &sequence.states[id.0] {
+fn cache<'a>(sequence: &'a Lent<'_>, id: KeptId) -> Result<&'a KvCache> {
+    match sequence.state(id)? {
         State::Cache(cache, _) => Ok(cache),
         _ => Err(wrong_state()),
     }
 }
 
-fn cache_mut(sequence: &mut CpuSequence, id: KeptId) -> Result<(&mut KvCache, CacheShape)> {
-    match &mut sequence.states[id.0] {
+fn cache_mut<'a>(sequence: &'a mut Lent<'_>, id: KeptId) -> Result<(&'a mut KvCache, CacheShape)> {
+    match sequence.state_mut(id)? {
         State::Cache(cache, shape) => Ok((cache, *shape)),
         _ => Err(wrong_state()),
     }
@@ -120,7 +120,7 @@ impl Walker {
         sinks: Option<&[f32]>,
         q: Columns,
         span: Span,
-        sequence: &CpuSequence,
+        sequence: &Lent<'_>,
         out: &mut [f32],
     ) -> Result<()> {
         let chosen = |c: Option<Chosen>| {
@@ -185,7 +185,7 @@ fn whole(by: &Selection, span: Span) -> bool {
 }
 
 /// Entries of the blocks that `span` completes.
-fn compress(loaded: &Loaded, c: &Compression, span: Span, sequence: &mut CpuSequence) -> Result<()> {
+fn compress(loaded: &Loaded, c: &Compression, span: Span, sequence: &mut Lent<'_>) -> Result<()> {
     let blocks = span.start / c.ratio..(span.start + span.tokens) / c.ratio;
     if blocks.is_empty() {
         return Ok(());
@@ -199,7 +199,7 @@ fn compress(loaded: &Loaded, c: &Compression, span: Span, sequence: &mut CpuSequ
     let mut entries = vec![0.0; blocks.len() * len];
     {
         let rows = |id: KeptId, positions: Range<usize>| -> Result<kernels::Span<'_>> {
-            let State::Cache(cache, shape) = &sequence.states[id.0] else { return Err(wrong_state()) };
+            let State::Cache(cache, shape) = sequence.state(id)? else { return Err(wrong_state()) };
             let first = positions.start;
             Ok(kernels::Span { values: cache.rows_f32(positions), first, width: shape.key_len })
         };

@@ -1,5 +1,6 @@
 //! The working memory of a session.
 
+use crate::exchange::{Full, Reader, Short, Writer};
 use crate::model::program::{Buffer, BufferId, Format};
 use crate::{Result, RuntimeError};
 use gantry_kernels::cpu::{Activations, I8Rows, Isa, Pool, Q8Rows};
@@ -36,6 +37,66 @@ impl Buffers {
             Format::Q8 => n + n / 4,
             // The same per row, the bytes up to a multiple of 32.
             Format::I8 => n.next_multiple_of(32) + 8,
+        }
+    }
+
+    /// Words of 32 bits that a row of `buffer` takes on its way to another card.
+    pub(super) fn row_words(buffer: &Buffer) -> usize {
+        let n = buffer.width;
+        match buffer.format {
+            Format::F32 | Format::Ids => n,
+            Format::Q8 => n / 4 + n / 32,
+            Format::I8 => n.next_multiple_of(32) / 4 + 1,
+        }
+    }
+
+    /// Writes the first `rows` rows of `width` values of a buffer for another card.
+    pub(super) fn send(
+        &self,
+        id: BufferId,
+        rows: usize,
+        width: usize,
+        out: &mut Writer<'_>,
+    ) -> Result<(), Full> {
+        match &self.0[id.0] {
+            Rows::F32(values) => out.f32s(&values[..rows * width]),
+            Rows::Ids(ids) => out.u32s(&ids[..rows * width]),
+            Rows::Q8(x) => {
+                out.i8s(x.quants())?;
+                out.f32s(x.scales())
+            }
+            Rows::I8(x) => {
+                out.i8s(x.padded_quants())?;
+                out.f32s(x.scales())
+            }
+        }
+    }
+
+    /// Reads what [`send`](Self::send) wrote.
+    pub(super) fn receive(
+        &mut self,
+        id: BufferId,
+        rows: usize,
+        width: usize,
+        words: &mut Reader<'_>,
+    ) -> Result<(), Short> {
+        match &mut self.0[id.0] {
+            Rows::F32(values) => {
+                values.resize(values.len().max(rows * width), 0.0);
+                words.f32s(&mut values[..rows * width])
+            }
+            Rows::Ids(ids) => {
+                ids.resize(ids.len().max(rows * width), 0);
+                words.u32s(&mut ids[..rows * width])
+            }
+            Rows::Q8(x) => x.fill(rows, width, |quants, scales| {
+                words.i8s(quants)?;
+                words.f32s(scales)
+            }),
+            Rows::I8(x) => x.fill(rows, width, |quants, scales| {
+                words.i8s(quants)?;
+                words.f32s(scales)
+            }),
         }
     }
 

@@ -22,10 +22,12 @@ pub(super) struct Experts {
 }
 
 impl Experts {
-    /// Groups the tokens by expert; `ids` has `used` of `experts` for each token.
-    fn group(&mut self, ids: &[u32], used: usize, experts: usize) {
+    /// Groups the tokens by expert; `ids` has `used` of `experts` for each token. Pairs that `mine` has not are left
+    /// out.
+    fn group(&mut self, ids: &[u32], used: usize, experts: usize, mine: impl Fn(usize, u32) -> bool) {
         let mut starts = vec![0; experts + 1];
-        for &id in ids {
+        let own = |&(pair, &id): &(usize, &u32)| mine(pair / used, id);
+        for (_, &id) in ids.iter().enumerate().filter(own) {
             starts[id as usize + 1] += 1;
         }
         self.runs.clear();
@@ -36,9 +38,10 @@ impl Experts {
                 self.runs.push((e, start..starts[e + 1]));
             }
         }
-        self.pairs.resize(ids.len(), 0);
-        self.tokens.resize(ids.len(), 0);
-        for (pair, &id) in ids.iter().enumerate() {
+        let pairs = self.runs.last().map_or(0, |(_, run)| run.end);
+        self.pairs.resize(pairs, 0);
+        self.tokens.resize(pairs, 0);
+        for (pair, &id) in ids.iter().enumerate().filter(own) {
             let at = &mut starts[id as usize];
             self.pairs[*at] = pair as u32;
             self.tokens[*at] = (pair / used) as u32;
@@ -46,28 +49,32 @@ impl Experts {
         }
     }
 
-    /// Groups the experts of one token, in the order in which they were chosen.
-    fn single(&mut self, ids: &[u32]) {
+    /// Groups the experts of one token, in the order in which they were chosen; those that `mine` has not are left out.
+    fn single(&mut self, ids: &[u32], mine: impl Fn(usize, u32) -> bool) {
         self.pairs.clear();
-        self.pairs.extend(0..ids.len() as u32);
+        self.pairs.extend((0..ids.len() as u32).filter(|&slot| mine(0, ids[slot as usize])));
         self.tokens.clear();
-        self.tokens.resize(ids.len(), 0);
+        self.tokens.resize(self.pairs.len(), 0);
         self.runs.clear();
-        self.runs.extend(ids.iter().enumerate().map(|(slot, &id)| (id as usize, slot..slot + 1)));
+        let experts = self.pairs.iter().map(|&slot| ids[slot as usize] as usize);
+        self.runs.extend(experts.enumerate().map(|(i, expert)| (expert, i..i + 1)));
     }
 
     /// [`Step::Experts`](crate::model::program::Step::Experts) for `n` tokens: all products of all experts share
-    /// the threads, and each expert's weights are read once for all its tokens.
+    /// the threads, and each expert's weights are read once for all its tokens. `positions` has each token's. With
+    /// `only` a card, the rows of experts that another card computes stay as they are.
     pub(super) fn products(
         &mut self,
         loaded: &Loaded,
         buffers: &mut Buffers,
+        only: Option<usize>,
         ids: Option<BufferId>,
         products: &[ExpertProduct],
-        n: usize,
+        positions: &[u32],
     ) -> Result<()> {
+        let n = positions.len();
         let shape = |id: BufferId| &loaded.program.buffers[id.0];
-        let Some(experts) = products.iter().map(|p| p.weights.iter().len()).min() else { return Ok(()) };
+        let Some(experts) = products.iter().map(|p| p.weights.experts()).min() else { return Ok(()) };
         let used = ids.map_or(experts, |ids| shape(ids).width);
         let every: Vec<u32>;
         let ids = match ids {
@@ -77,19 +84,23 @@ impl Experts {
                 &every
             }
         };
+        // All matrices of an expert lie on one card, so those of the first product tell.
+        let weights = &products[0].weights;
+        let on = |token: usize, id: u32| weights.get(id as usize, positions[token] as usize).map(|m| m.card);
+        let mine = |token: usize, id: u32| only.is_none() || on(token, id) == only;
         if n == 1 {
-            self.single(ids)
+            self.single(ids, mine)
         } else {
-            self.group(ids, used, experts)
+            self.group(ids, used, experts, mine)
         }
 
         let whole = |p: &ExpertProduct| p.y.len == shape(p.y.buffer).width;
         // One token's products in the order of its experts are the rows of the buffer.
         let direct = match products {
-            [p] if n == 1 && whole(p) => Some(p.y.buffer),
+            [p] if n == 1 && self.pairs.len() == used && whole(p) => Some(p.y.buffer),
             _ => None,
         };
-        let values = products.iter().map(|p| n * used * p.y.len).sum();
+        let values = products.iter().map(|p| self.pairs.len() * p.y.len).sum();
         let mut results = match direct {
             Some(y) => buffers.take(y, values),
             None => mem::take(&mut self.aside),
@@ -104,7 +115,8 @@ impl Experts {
             let x = buffers.activations(p.x, n * rows * p.weights.cols())?;
             let of = if rows == 1 { &self.tokens } else { &self.pairs };
             for (expert, run) in &self.runs {
-                let Some(matrix) = p.weights.get(*expert) else { continue };
+                // The copies of an expert have the same bytes: this card's, or any.
+                let Some(matrix) = p.weights.copy(*expert, loaded.card) else { continue };
                 let w = view(loaded, StepKind::Experts, matrix)?;
                 let (y, later) = rest.split_at_mut(run.len() * w.rows());
                 rest = later;
@@ -144,7 +156,7 @@ impl Experts {
         for p in products {
             let width = loaded.program.buffers[p.y.buffer.0].width;
             let mut out = buffers.take(p.y.buffer, pairs * width);
-            let (own, later) = rest.split_at(pairs * p.y.len);
+            let (own, later) = rest.split_at(self.pairs.len() * p.y.len);
             rest = later;
             for (&pair, row) in self.pairs.iter().zip(own.chunks_exact(p.y.len)) {
                 out[pair as usize * width + p.y.start..][..p.y.len].copy_from_slice(row);

@@ -1,10 +1,12 @@
 //! What a model takes of this machine's memory beside its weights.
 
 use super::buffers::Buffers;
+use super::links::Sizes;
 use super::sequence::kept_bytes;
 use super::{HEAD_ROWS, KeptBytes, Program, Settings, Step};
-use crate::model::program::{Buffer, BufferId, Columns, Kept};
+use crate::model::program::{Buffer, BufferId, CardPrograms, Columns, Kept};
 use gantry_kernels::cpu::attention_scores;
+use std::collections::BTreeSet;
 
 /// Bytes of what a sequence keeps.
 pub(super) fn kept(program: &Program, settings: &Settings) -> KeptBytes {
@@ -19,6 +21,32 @@ pub(super) fn kept(program: &Program, settings: &Settings) -> KeptBytes {
         }
     }
     sum
+}
+
+/// Bytes that each card takes of a session's working memory beside what [`scratch`] counts for the first: the buffers
+/// that its steps use, and what is on its way to it.
+pub(super) fn beside(program: &Program, cards: &CardPrograms, settings: &Settings) -> Vec<u64> {
+    let batch = settings.batch.max(settings.window) as u64;
+    let mut bytes = vec![0u64; cards.body.lists.len()];
+    let mut add = |card: usize, row: usize| {
+        if let Some(sum) = bytes.get_mut(card) {
+            *sum = sum.saturating_add((row as u64).saturating_mul(batch));
+        }
+    };
+    let Sizes { words, rows } = Sizes::of(program, cards);
+    words.into_iter().for_each(|((_, to), words)| add(to, words.saturating_mul(4)));
+    rows.into_iter().for_each(|(to, (rows, width))| add(to, rows.saturating_mul(width).saturating_mul(4)));
+    let mut used = BTreeSet::new();
+    // The first card's buffers are counted with the program.
+    for (card, step) in cards.lists().filter(|(card, _)| *card > 0) {
+        let accesses = step.iter().flat_map(|s| s.reads().into_iter().chain(s.writes()));
+        used.extend(accesses.map(|a| (card, a.buffer().0)));
+    }
+    for (card, id) in used {
+        let buffer = &program.buffers[id];
+        add(card, Buffers::row_bytes(buffer).saturating_mul(buffer.rows));
+    }
+    bytes
 }
 
 /// Bytes of a session's working memory.
@@ -39,8 +67,8 @@ pub(super) fn scratch(program: &Program, settings: &Settings, threads: usize) ->
     };
     let aside = program.steps().map(|step| match step {
         Step::Gemm { y, .. } => result(y),
-        Step::Experts { ids, products } => {
-            let all = products.iter().map(|p| p.weights.iter().len()).min().unwrap_or(0);
+        Step::Experts { ids, products, .. } => {
+            let all = products.iter().map(|p| p.weights.experts()).min().unwrap_or(0);
             let used = ids.map_or(all, |ids| program.buffers[ids.0].width);
             let gathered = |x: BufferId| used.saturating_mul(Buffers::row_bytes(&program.buffers[x.0]));
             products.iter().fold(0usize, |n, p| n.saturating_add(result(&p.y)).saturating_add(gathered(p.x)))

@@ -2,7 +2,9 @@
 
 mod attend;
 mod buffers;
+mod cards;
 mod experts;
+mod links;
 mod memory;
 mod recur;
 mod recurrent;
@@ -13,17 +15,19 @@ mod shapes;
 mod steps;
 mod workspace;
 
-use super::{Backend, Executable, KeptBytes, Sequence, Settings, Workspace};
+use super::{Backend, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace};
 use crate::load::Weights;
-use crate::model::program::{Matrix, Program, Step, StepKind, VectorId};
+use crate::model::program::{CardPrograms, ExpertCheck, Matrix, Program, Step, StepKind, VectorId};
 use crate::{Result, RuntimeError};
+use cards::Cards;
 use gantry_formats::block::GgmlType;
 use gantry_formats::layout::Layout;
 use gantry_kernels::cpu::{self as kernels, Isa, MatrixView, Ngram, Pool, RopeTable};
+pub use links::Differ;
 use sequence::CpuSequence;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use workspace::Walker;
 
 /// Most threads of a device.
 pub const MAX_THREADS: usize = 1024;
@@ -76,33 +80,34 @@ impl Backend for Cpu {
         memory::scratch(program, settings, self.threads())
     }
 
-    fn prepare(&self, program: Program, weights: Weights, record: bool) -> Result<Box<dyn Executable>> {
-        let mut vectors = Vec::with_capacity(program.vectors.len());
-        for vector in &program.vectors {
-            let mut values = vec![0.0; vector.cols];
-            view_in(&weights, StepKind::Vector, vector)?.dequantize_row(0, &mut values);
-            vectors.push(values);
-        }
-        for step in program.steps() {
-            // A tap's weights of all channels together, as the kernel takes them.
-            if let Step::Conv { shape, weight, .. } = step {
-                let VectorId(id) = *weight;
-                vectors[id] = transposed(&vectors[id], shape.taps);
-            }
-        }
-        let tables = program.rotations.iter().map(|r| shapes::table(r, &vectors)).collect();
-        let ngrams = program.ngrams.iter().map(shapes::ngram).collect();
-        let routed = record.then(|| counters(&program));
-        let (isa, pool) = (self.isa, Arc::clone(&self.pool));
-        let loaded = Loaded { isa, pool, program, weights, vectors, tables, ngrams, routed };
-        for (kind, matrix) in loaded.program.tensors() {
-            match kind {
-                // Read as ids or from the file, not as a matrix; they lie within their segment all the same.
-                StepKind::Ids | StepKind::Rows => loaded.weights.check(matrix)?,
-                _ => drop(view(&loaded, kind, matrix)?),
-            }
-        }
-        Ok(Box::new(Arc::new(loaded)))
+    fn exchange_bytes(&self, program: &Program, settings: &Settings, cards: usize) -> Result<Vec<u64>> {
+        let cut = CardPrograms::new(program, cards, ExpertCheck::Off)?;
+        Ok(memory::beside(program, &cut, settings))
+    }
+
+    fn prepare(&self, program: Program, weights: Weights, run: &RunOptions) -> Result<Box<dyn Executable>> {
+        let shared = Shared::new(self.isa, program, weights, run)?;
+        let pools = self.pools(shared.cards.body.lists.len(), shared.cards.shares_experts());
+        let shared = Arc::new(shared);
+        let loaded = |(card, pool)| Arc::new(Loaded { card, pool, shared: Arc::clone(&shared) });
+        let cards = pools.into_iter().enumerate().map(loaded).collect();
+        Ok(Box::new(Prepared { cards, run: run.clone() }))
+    }
+}
+
+impl Cpu {
+    /// The threads of each card: where cards take turns all of them, which they share, else some of its own.
+    fn pools(&self, cards: usize, at_once: bool) -> Vec<Arc<Pool>> {
+        let all = self.pool.threads();
+        let threads = |card: usize| match at_once {
+            true => (all / cards + usize::from(card < all % cards)).max(1),
+            false => all,
+        };
+        let pool = |card| match threads(card) == all {
+            true => Arc::clone(&self.pool),
+            false => Arc::new(Pool::new(threads(card))),
+        };
+        (0..cards).map(pool).collect()
     }
 }
 
@@ -124,11 +129,27 @@ fn counters(program: &Program) -> Vec<Vec<AtomicU64>> {
     counters
 }
 
-/// A program with its weights in this machine's memory.
+/// A card: its threads, and what it has in common with the others.
 struct Loaded {
-    isa: Isa,
+    card: usize,
     pool: Arc<Pool>,
+    shared: Arc<Shared>,
+}
+
+impl Deref for Loaded {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+/// A program with its weights in this machine's memory.
+struct Shared {
+    isa: Isa,
     program: Program,
+    /// The program cut for the cards.
+    cards: CardPrograms,
     weights: Weights,
     /// By [`VectorId`].
     vectors: Vec<Vec<f32>>,
@@ -140,7 +161,37 @@ struct Loaded {
     routed: Option<Vec<Vec<AtomicU64>>>,
 }
 
-impl Loaded {
+impl Shared {
+    fn new(isa: Isa, program: Program, weights: Weights, run: &RunOptions) -> Result<Self> {
+        let mut vectors = Vec::with_capacity(program.vectors.len());
+        for vector in &program.vectors {
+            let mut values = vec![0.0; vector.cols];
+            view_in(&weights, StepKind::Vector, vector)?.dequantize_row(0, &mut values);
+            vectors.push(values);
+        }
+        for step in program.steps() {
+            // A tap's weights of all channels together, as the kernel takes them.
+            if let Step::Conv { shape, weight, .. } = step {
+                let VectorId(id) = *weight;
+                vectors[id] = transposed(&vectors[id], shape.taps);
+            }
+        }
+        let tables = program.rotations.iter().map(|r| shapes::table(r, &vectors)).collect();
+        let ngrams = program.ngrams.iter().map(shapes::ngram).collect();
+        let routed = run.record_routing.then(|| counters(&program));
+        let count = weights.arenas().len().max(1);
+        let cards = CardPrograms::new(&program, count, run.check)?;
+        let shared = Shared { isa, program, cards, weights, vectors, tables, ngrams, routed };
+        for (kind, matrix) in shared.program.tensors() {
+            match kind {
+                // Read as ids or from the file, not as a matrix; they lie within their segment all the same.
+                StepKind::Ids | StepKind::Rows => shared.weights.check(matrix)?,
+                _ => drop(view(&shared, kind, matrix)?),
+            }
+        }
+        Ok(shared)
+    }
+
     /// Records the experts of some tokens in a layer.
     fn count(&self, layer: usize, ids: &[u32]) {
         let Some(counters) = self.routed.as_ref().and_then(|all| all.get(layer)) else { return };
@@ -152,23 +203,29 @@ impl Loaded {
     }
 }
 
-impl Executable for Arc<Loaded> {
+/// All cards with their parts of a program.
+struct Prepared {
+    cards: Vec<Arc<Loaded>>,
+    run: RunOptions,
+}
+
+impl Executable for Prepared {
     fn sequence(&self, settings: &Settings) -> Result<Box<dyn Sequence>> {
-        Ok(Box::new(CpuSequence::new(&self.program, settings)?))
+        Ok(Box::new(CpuSequence::new(&self.cards[0].program, settings)?))
     }
 
     fn workspace(&self) -> Box<dyn Workspace> {
-        Box::new(Walker::new(Arc::clone(self)))
+        Box::new(Cards::new(&self.cards, self.run.clone()))
     }
 
     fn routed(&self) -> Option<Vec<Vec<u64>>> {
         let counts = |layer: &Vec<AtomicU64>| layer.iter().map(|c| c.load(Ordering::Relaxed)).collect();
-        self.routed.as_ref().map(|all| all.iter().map(counts).collect())
+        self.cards[0].routed.as_ref().map(|all| all.iter().map(counts).collect())
     }
 }
 
 /// A matrix where it lies.
-fn view<'a>(loaded: &'a Loaded, kind: StepKind, matrix: &Matrix) -> Result<MatrixView<'a>> {
+fn view<'a>(loaded: &'a Shared, kind: StepKind, matrix: &Matrix) -> Result<MatrixView<'a>> {
     view_in(&loaded.weights, kind, matrix)
 }
 

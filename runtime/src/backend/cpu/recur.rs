@@ -21,7 +21,7 @@ impl Walker {
                 let from = self.buffers.f32(x.buffer);
                 let weight = &loaded.vectors[weight.0];
                 for (span, sequence) in each {
-                    let State::Conv(state) = &mut sequence.states[history.0] else { continue };
+                    let State::Conv(state) = sequence.state_mut(*history)? else { continue };
                     let x = (&from[span.row * stride + x.start..], stride);
                     let y = &mut out[span.row * width..][..span.tokens * width];
                     state.run(isa, pool, weight, span.start, span.tokens, x, *silu, y);
@@ -44,7 +44,7 @@ impl Walker {
                     (&self.buffers.f32(p.buffer)[row * all..], pieces)
                 };
                 for (span, sequence) in each {
-                    let State::Delta(kept) = &mut sequence.states[state.0] else { continue };
+                    let State::Delta(kept) = sequence.state_mut(*state)? else { continue };
                     let input = DeltaInput {
                         qkv: &from[span.row * wide..][..span.tokens * wide],
                         beta: rates(beta, span.row),

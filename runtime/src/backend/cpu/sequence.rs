@@ -3,7 +3,7 @@
 use super::recurrent::{ConvState, DeltaState};
 use super::shapes;
 use crate::backend::{KvType, Sequence, Settings};
-use crate::model::program::{CacheShape, Kept, Program};
+use crate::model::program::{CacheShape, Kept, KeptId, Program};
 use crate::{Result, RuntimeError};
 use gantry_kernels::cpu::{KvCache, KvShape, Window};
 
@@ -12,6 +12,29 @@ pub(super) enum State {
     Cache(KvCache, CacheShape),
     Conv(ConvState),
     Delta(DeltaState),
+}
+
+/// What a card sees of a sequence in a run: its tokens, and of what is kept of it that which this card keeps.
+pub(super) struct Lent<'s> {
+    /// Every token, by position.
+    pub(super) tokens: &'s [u32],
+    /// By `KeptId`; none: on another card.
+    pub(super) states: Vec<Option<&'s mut State>>,
+}
+
+impl Lent<'_> {
+    pub(super) fn state(&self, id: KeptId) -> Result<&State> {
+        self.states.get(id.0).and_then(Option::as_deref).ok_or_else(|| elsewhere(id))
+    }
+
+    pub(super) fn state_mut(&mut self, id: KeptId) -> Result<&mut State> {
+        self.states.get_mut(id.0).and_then(Option::as_deref_mut).ok_or_else(|| elsewhere(id))
+    }
+}
+
+fn elsewhere(id: KeptId) -> RuntimeError {
+    let what = format!("what is kept as {} is not on the card of a step that reads it", id.0);
+    RuntimeError::Tensor { tensor: "program".into(), what }
 }
 
 /// A sequence on this device.
@@ -29,6 +52,18 @@ pub(super) struct CpuSequence {
 impl CpuSequence {
     pub(super) fn new(program: &Program, settings: &Settings) -> Result<Self> {
         Self::of(&program.kept, settings)
+    }
+
+    /// What each of some cards sees of it; `cards` has the card of each state.
+    pub(super) fn lend(&mut self, cards: &[usize], count: usize) -> Vec<Lent<'_>> {
+        let tokens = &self.tokens[..];
+        let none = |_| (0..self.kept.len()).map(|_| None).collect();
+        let mut lent: Vec<Lent<'_>> = (0..count).map(|card| Lent { tokens, states: none(card) }).collect();
+        for (id, state) in self.states.iter_mut().enumerate() {
+            let card = cards.get(id).copied().unwrap_or(0);
+            lent[card].states[id] = Some(state);
+        }
+        lent
     }
 
     /// An empty sequence like `other`.

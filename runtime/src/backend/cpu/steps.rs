@@ -194,8 +194,12 @@ impl Walker {
                 self.buffers.give(*weights, shares);
                 self.buffers.give_ids(*ids, chosen);
             }
-            Step::Experts { ids, products } => {
-                self.experts.products(loaded, &mut self.buffers, *ids, products, n)?;
+            Step::Experts { only, ids, products } => {
+                let Self { experts, buffers, positions, .. } = self;
+                experts.products(loaded, buffers, *only, *ids, products, &positions[..n])?;
+            }
+            Step::Send { .. } | Step::Receive { .. } | Step::Return { .. } | Step::Collect { .. } => {
+                self.exchange(loaded, step, n)?;
             }
             Step::Mix { x, weights, y } => {
                 let len = n * values(*y);

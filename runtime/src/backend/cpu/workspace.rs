@@ -1,14 +1,13 @@
-//! Walks a program's steps.
+//! Walks the steps of a card.
 
+use super::Loaded;
 use super::buffers::Buffers;
 use super::experts::Experts;
-use super::sequence::CpuSequence;
-use super::{HEAD_ROWS, Loaded};
-use crate::backend::{self, Sequence, Wanted, Workspace};
-use crate::model::program::{BufferId, Draft, Part, Step};
-use crate::{Result, RuntimeError};
+use super::links::{Links, Turns};
+use super::sequence::Lent;
+use crate::Result;
+use crate::model::program::{Part, Step};
 use gantry_kernels::cpu::RopeAngles;
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,10 +27,10 @@ pub(super) struct Span {
 pub(super) struct Batch<'a, 's> {
     pub(super) tokens: &'a [u32],
     pub(super) spans: &'a [Span],
-    pub(super) sequences: &'a mut [&'s mut CpuSequence],
+    pub(super) sequences: &'a mut [Lent<'s>],
 }
 
-/// Working memory of runs on this device.
+/// Working memory of runs on one card.
 pub(super) struct Walker {
     pub(super) loaded: Arc<Loaded>,
     pub(super) buffers: Buffers,
@@ -42,7 +41,12 @@ pub(super) struct Walker {
     pub(super) experts: Experts,
     /// Bytes of rows of a table that stays in its file.
     pub(super) bytes: Vec<u8>,
-    positions: Vec<u32>,
+    /// Of the tokens, by row.
+    pub(super) positions: Vec<u32>,
+    /// To the other cards.
+    pub(super) links: Option<Arc<Links>>,
+    /// How often each was used.
+    pub(super) turns: Turns,
     profile: Option<Profile>,
 }
 
@@ -70,10 +74,12 @@ impl Walker {
         let angles = loaded.program.rotations.iter().map(|_| RopeAngles::default()).collect();
         let (aside, bytes, positions) = Default::default();
         let experts = Experts::default();
-        Self { loaded, buffers, angles, aside, experts, bytes, positions, profile: None }
+        let (links, turns, profile) = Default::default();
+        Self { loaded, buffers, angles, aside, experts, bytes, positions, links, turns, profile }
     }
 
-    fn walk(&mut self, steps: &[Step], batch: &mut Batch<'_, '_>) -> Result<()> {
+    /// Runs `steps` for the tokens of `batch`.
+    pub(super) fn walk(&mut self, steps: &[Step], batch: &mut Batch<'_, '_>) -> Result<()> {
         let loaded = Arc::clone(&self.loaded);
         for step in steps {
             match (step, &mut self.profile) {
@@ -89,7 +95,7 @@ impl Walker {
     }
 
     /// Angles for the positions of `spans`.
-    fn turn(&mut self, spans: &[Span]) {
+    pub(super) fn turn(&mut self, spans: &[Span]) {
         self.positions.clear();
         for span in spans {
             self.positions.extend((span.start..span.start + span.tokens).map(|p| p as u32));
@@ -99,188 +105,13 @@ impl Walker {
         }
     }
 
-    fn values(&self, id: BufferId) -> usize {
-        self.loaded.program.values(id)
-    }
-
-    /// Logits of some `rows` of `residual`, a few at a time.
-    fn head(
-        &mut self,
-        steps: &[Step],
-        residual: BufferId,
-        rows: std::ops::Range<usize>,
-        sink: &mut dyn FnMut(&[f32]),
-    ) -> Result<()> {
-        let loaded = Arc::clone(&self.loaded);
-        let program = &loaded.program;
-        let width = self.values(residual);
-        for first in rows.clone().step_by(HEAD_ROWS) {
-            let n = HEAD_ROWS.min(rows.end - first);
-            let mut chosen = self.buffers.take(program.chosen, n * width);
-            chosen[..n * width].copy_from_slice(&self.buffers.f32(residual)[first * width..][..n * width]);
-            self.buffers.give(program.chosen, chosen);
-            let tokens = vec![0; n];
-            self.walk(steps, &mut Batch { tokens: &tokens, spans: &[], sequences: &mut [] })?;
-            sink(&self.buffers.f32(program.logits)[..n * program.vocab]);
-        }
-        Ok(())
-    }
-
-    /// Lets the block that drafts take in `tokens` that follow the sequence's carried streams and the first rows of
-    /// the trunk's, from row `row` on; the last of those rows is carried then.
-    fn keep_up(
-        &mut self,
-        draft: &Draft,
-        sequence: &mut CpuSequence,
-        span: Span,
-        tokens: &[u32],
-    ) -> Result<()> {
-        let residual = self.loaded.program.residual;
-        let width = self.values(residual);
-        let n = tokens.len();
-        if n == 0 {
-            return Ok(());
-        }
-        // The token at `start` follows what is carried; the first of a sequence follows nothing.
-        let skipped = usize::from(span.start == 0);
-        if n > skipped {
-            let trunk = self.buffers.f32(residual)[span.row * width..][..(n - 1) * width].to_vec();
-            let mut hidden = self.buffers.take(draft.hidden, n * width);
-            let mut to = 0;
-            if skipped == 0 {
-                sequence.carry.resize(width, 0.0);
-                hidden[..width].copy_from_slice(&sequence.carry);
-                to = width;
-            }
-            hidden[to..to + trunk.len()].copy_from_slice(&trunk);
-            self.buffers.give(draft.hidden, hidden);
-            let tokens = &tokens[skipped..];
-            let start = (span.start + skipped) - 1;
-            self.run_draft(draft, sequence, tokens, start)?;
-        }
-        let last = span.row + n - 1;
-        sequence.carry.clear();
-        sequence.carry.extend_from_slice(&self.buffers.f32(residual)[last * width..][..width]);
-        Ok(())
-    }
-
-    fn run_draft(
-        &mut self,
-        draft: &Draft,
-        sequence: &mut CpuSequence,
-        tokens: &[u32],
-        start: usize,
-    ) -> Result<()> {
-        let spans = [Span { row: 0, tokens: tokens.len(), start }];
-        self.turn(&spans);
-        let mut sequences = [sequence];
-        self.walk(&draft.body, &mut Batch { tokens, spans: &spans, sequences: &mut sequences })
-    }
-
-    /// [`Workspace::run`], which leaves sequences half done where it fails.
-    fn compute(
-        &mut self,
-        parts: &mut [backend::Part<'_>],
-        sink: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<()> {
-        let loaded = Arc::clone(&self.loaded);
-        let program = &loaded.program;
-        let (mut spans, mut tokens) = (Vec::new(), Vec::new());
-        let (mut wanted, mut drafting) = (Vec::new(), Vec::new());
-        let mut sequences = Vec::with_capacity(parts.len());
-        for part in parts {
-            let sequence = own(part.sequence)?;
-            spans.push(Span { row: tokens.len(), tokens: part.tokens.len(), start: sequence.tokens.len() });
-            tokens.extend_from_slice(part.tokens);
-            sequence.tokens.extend_from_slice(part.tokens);
-            wanted.push(part.wanted);
-            drafting.push(part.drafting);
-            sequences.push(sequence);
-        }
-        self.turn(&spans);
-        self.walk(&program.body, &mut Batch { tokens: &tokens, spans: &spans, sequences: &mut sequences })?;
-        for (i, (span, wanted)) in spans.iter().zip(wanted).enumerate() {
-            let end = span.row + span.tokens;
-            let rows = match wanted {
-                Wanted::None => end..end,
-                Wanted::Last => end - usize::from(span.tokens > 0)..end,
-                Wanted::All => span.row..end,
-            };
-            self.head(&program.head, program.residual, rows, &mut |logits| sink(i, logits))?;
-        }
-        for ((span, sequence), _) in spans.iter().zip(sequences).zip(drafting).filter(|(_, drafts)| *drafts) {
-            let own = &tokens[span.row..span.row + span.tokens];
-            self.keep_up(Self::drafter(&loaded)?, sequence, *span, own)?;
-        }
-        Ok(())
-    }
-
-    fn drafter(loaded: &Loaded) -> Result<&Draft> {
-        let none = || RuntimeError::Setting("this model has no block that drafts tokens".into());
-        loaded.program.draft.as_ref().ok_or_else(none)
-    }
-}
-
-/// A sequence of this device.
-fn own(sequence: &mut dyn Sequence) -> Result<&mut CpuSequence> {
-    let any: &mut dyn Any = sequence;
-    any.downcast_mut().ok_or_else(|| RuntimeError::Setting("a sequence of another device".into()))
-}
-
-impl Workspace for Walker {
-    fn run(&mut self, parts: &mut [backend::Part<'_>], sink: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
-        let result = self.compute(parts, sink);
-        if result.is_err() {
-            // Some of what a sequence keeps has these tokens, some has not.
-            for part in parts {
-                part.sequence.rewind(0);
-            }
-        }
-        result
-    }
-
-    fn measure(&mut self) {
+    /// Measures from now on how long each part takes.
+    pub(super) fn measure(&mut self) {
         self.profile = Some(Profile::default());
     }
 
-    fn measured(&self) -> Vec<(Part, Duration)> {
-        self.profile.iter().flat_map(|p| p.times.iter().map(|(part, time)| (*part, *time))).collect()
-    }
-
-    fn draft(
-        &mut self,
-        sequence: &mut dyn Sequence,
-        token: u32,
-        step: usize,
-        logits: &mut [f32],
-    ) -> Result<()> {
-        let loaded = Arc::clone(&self.loaded);
-        let draft = Self::drafter(&loaded)?;
-        let sequence = own(sequence)?;
-        let width = self.values(draft.hidden);
-        let mut hidden = self.buffers.take(draft.hidden, width);
-        if step == 0 {
-            sequence.carry.resize(width, 0.0);
-            hidden[..width].copy_from_slice(&sequence.carry);
-        } else {
-            hidden[..width].copy_from_slice(&self.buffers.f32(draft.residual)[..width]);
-        }
-        self.buffers.give(draft.hidden, hidden);
-        let start = (sequence.tokens.len() + step).saturating_sub(1);
-        self.run_draft(draft, sequence, &[token], start)?;
-        self.head(&draft.head, draft.residual, 0..1, &mut |row| logits.copy_from_slice(row))
-    }
-
-    fn accept(&mut self, sequence: &mut dyn Sequence, tokens: &[u32], kept: usize) -> Result<()> {
-        let loaded = Arc::clone(&self.loaded);
-        let draft = Self::drafter(&loaded)?;
-        let sequence = own(sequence)?;
-        let start = sequence.tokens.len() - tokens.len();
-        let carry = std::mem::take(&mut sequence.carry);
-        if sequence.rewind(start + kept) != start + kept {
-            return Err(RuntimeError::Setting("a draft longer than what a sequence can take back".into()));
-        }
-        sequence.carry = carry;
-        self.keep_up(draft, sequence, Span { row: 0, tokens: kept, start }, &tokens[..kept])
+    /// What was measured.
+    pub(super) fn measured(&self) -> impl Iterator<Item = (Part, Duration)> + '_ {
+        self.profile.iter().flat_map(|p| p.times.iter().map(|(part, time)| (*part, *time)))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{NONE, who};
 use crate::exchange::{
-    BadRow, Board, Epoch, ExchangeError, Full, Late, Mailbox, Patience, Short, State, Unread,
+    BadRow, Board, Epoch, ExchangeError, Full, Late, Mailbox, Patience, Short, State, Unread, Who,
 };
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -146,7 +146,7 @@ fn a_late_card_is_named_with_layer_and_time() {
          time to run: look for other load on the host, or use fewer threads or cards"
     );
     let board = Board::<AtomicU32>::new(3, 1, 1).unwrap();
-    let late = board.wait(2, FIRST, &NONE, None).unwrap_err();
+    let late = board.wait(FIRST, &NONE, Who { waiting: 0, for_card: 2, layer: None }).unwrap_err();
     assert!(late.to_string().starts_with("card 0 waited 0.0 s for card 2: its flag says nothing"), "{late}");
 }
 
@@ -181,18 +181,22 @@ fn a_failed_reader_stops_the_writer_at_once() {
 fn rows_come_from_the_cards_that_posted_them() {
     let mut board = Board::<AtomicU32>::new(3, 4, 2).unwrap();
     board.post(1, FIRST, |rows| rows.put(3, &[1.0, 2.0]).and_then(|()| rows.put(0, &[3.0, -0.0]))).unwrap();
-    board.wait(1, FIRST, &NONE, Some(0)).unwrap();
+    board.wait(FIRST, &NONE, Who { waiting: 0, for_card: 1, layer: Some(0) }).unwrap();
     let mut row = [0.0; 2];
     board.read(0, &mut row).unwrap();
     assert_eq!(row.map(f32::to_bits), [3f32, -0.0].map(f32::to_bits));
     board.read(3, &mut row).unwrap();
     assert_eq!(row, [1.0, 2.0]);
-    assert_eq!(board.wait(2, FIRST, &NONE, Some(0)).unwrap_err().found, State::Nothing);
+    assert_eq!(
+        board.wait(FIRST, &NONE, Who { waiting: 0, for_card: 2, layer: Some(0) }).unwrap_err().found,
+        State::Nothing
+    );
     board.post(2, FIRST, |rows| rows.put(1, &[5.0, 6.0])).unwrap();
-    board.wait(2, FIRST, &NONE, Some(0)).unwrap();
+    board.wait(FIRST, &NONE, Who { waiting: 0, for_card: 2, layer: Some(0) }).unwrap();
 
     board.fail(2);
-    let failed = board.wait(2, FIRST.next(), &LONG, Some(9)).unwrap_err();
+    let failed =
+        board.wait(FIRST.next(), &LONG, Who { waiting: 0, for_card: 2, layer: Some(9) }).unwrap_err();
     assert_eq!(
         failed.to_string(),
         "card 2 failed, card 0 waited for it in layer 9 (epoch 2): see the error of card 2"
@@ -200,7 +204,7 @@ fn rows_come_from_the_cards_that_posted_them() {
     assert_eq!(board.post(2, FIRST.next(), |_| Ok(())), Err(ExchangeError::Closed { card: 2 }));
     board.reset();
     board.post(2, FIRST, |_| Ok(())).unwrap();
-    board.wait(2, FIRST, &NONE, None).unwrap();
+    board.wait(FIRST, &NONE, Who { waiting: 0, for_card: 2, layer: None }).unwrap();
 }
 
 #[test]
@@ -209,10 +213,14 @@ fn rows_and_cards_that_do_not_exist_are_refused() {
     let bad = |row, found| BadRow { row, found, rows: 4, width: 2 };
     assert_eq!(board.post(1, FIRST, |rows| rows.put(4, &[0.0; 2])), Err(bad(4, 2).into()));
     assert_eq!(board.post(1, FIRST, |rows| rows.put(0, &[0.0; 3])), Err(bad(0, 3).into()));
-    assert_eq!(board.wait(1, FIRST, &NONE, None).unwrap_err().found, State::Nothing, "nothing was posted");
+    assert_eq!(
+        board.wait(FIRST, &NONE, Who { waiting: 0, for_card: 1, layer: None }).unwrap_err().found,
+        State::Nothing,
+        "nothing was posted"
+    );
     assert_eq!(board.read(usize::MAX, &mut [0.0; 2]), Err(bad(usize::MAX, 2)));
     assert_eq!(board.post(2, FIRST, |_| Ok(())), Err(ExchangeError::NoCard { card: 2, cards: 2 }));
-    let absent = board.wait(5, FIRST, &LONG, Some(1)).unwrap_err();
+    let absent = board.wait(FIRST, &LONG, Who { waiting: 0, for_card: 5, layer: Some(1) }).unwrap_err();
     assert_eq!(absent.to_string(), "card 0 waits for card 5 in layer 1, which has no place in this exchange");
 }
 

@@ -5,7 +5,7 @@
 
 use super::ledger::{Ledger, ModelWord};
 use super::{ENDLESS, NONE, who};
-use crate::exchange::{Board, Epoch, ExchangeError, Late, Mailbox, Patience, State};
+use crate::exchange::{Board, Epoch, ExchangeError, Late, Mailbox, Patience, State, Who};
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
@@ -133,7 +133,7 @@ pub(super) fn two_requests<W: ModelWord>(
                 request.publish(epoch, patience, who(0, card), |w| w.word(content(0, epoch)))?;
             }
             for card in 1..=requests.len() {
-                board.wait(card, epoch, patience, None)?;
+                board.wait(epoch, patience, Who { waiting: 0, for_card: card, layer: None })?;
                 let mut row = [0.0];
                 board.read(card - 1, &mut row)?;
                 assert_eq!(row[0].to_bits(), content(card as u32, epoch), "rows of another epoch");
@@ -287,7 +287,7 @@ fn a_card_that_fails_stops_card_0() {
                 board.fail(1);
             })
         };
-        match board.wait(1, Epoch::FIRST, &ENDLESS, None) {
+        match board.wait(Epoch::FIRST, &ENDLESS, Who { waiting: 0, for_card: 1, layer: None }) {
             Ok(()) => {
                 let mut row = [0.0];
                 board.read(0, &mut row).unwrap();
@@ -295,7 +295,9 @@ fn a_card_that_fails_stops_card_0() {
             }
             Err(late) => assert_eq!(late.found, State::Failed),
         }
-        let late = board.wait(1, Epoch::FIRST.next(), &ENDLESS, None).unwrap_err();
+        let late = board
+            .wait(Epoch::FIRST.next(), &ENDLESS, Who { waiting: 0, for_card: 1, layer: None })
+            .unwrap_err();
         assert_eq!(late.found, State::Failed);
         card.join().unwrap();
     });

@@ -1,7 +1,7 @@
 //! Many exchanges by real threads with delays at every step, checked word for word.
 
 use super::who;
-use crate::exchange::{Board, Delays, Epoch, ExchangeError, Mailbox, Patience, Reader};
+use crate::exchange::{Board, Delays, Epoch, ExchangeError, Mailbox, Patience, Reader, Who};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ fn requests(cards: usize, seed: u64) {
                 send(&requests[card - 1], step, epoch, 0, card).unwrap();
             }
             for card in asked() {
-                board.wait(card, epoch, &PATIENCE, Some(step)).unwrap();
+                board.wait(epoch, &PATIENCE, Who { waiting: 0, for_card: card, layer: Some(step) }).unwrap();
                 for row in rows_of(step, card) {
                     let mut got = [0.0; WIDTH];
                     board.read(row, &mut got).unwrap();
@@ -186,7 +186,9 @@ fn a_failure_in_any_step_ends_all_cards() {
                     requests[card - 1].publish(epoch, &PATIENCE, who(0, card), |w| w.word(1))?;
                 }
                 (1..3).try_for_each(|card| {
-                    board.wait(card, epoch, &PATIENCE, Some(4)).map_err(ExchangeError::from)
+                    board
+                        .wait(epoch, &PATIENCE, Who { waiting: 0, for_card: card, layer: Some(4) })
+                        .map_err(ExchangeError::from)
                 })
             };
             let error = steps().find_map(|(epoch, _)| step(epoch).err()).unwrap();

@@ -3,7 +3,7 @@
 use super::ledger::{Ledger, ModelWord, Weak};
 use super::models::{EPOCHS, content, explore, handovers, publish, take, two_messages, two_requests};
 use super::{ENDLESS, NONE, who};
-use crate::exchange::{Awaited, Board, Epoch, ExchangeError, Late, Mailbox, Patience, State};
+use crate::exchange::{Awaited, Board, Epoch, ExchangeError, Late, Mailbox, Patience, State, Who};
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
@@ -128,7 +128,7 @@ fn two_posts(asked: bool) {
             if asked && request.publish(epoch, &NONE, who(0, 1), |_| Ok(())).is_err() {
                 break;
             }
-            if board.wait(1, epoch, &NONE, None).is_err() {
+            if board.wait(epoch, &NONE, Who { waiting: 0, for_card: 1, layer: None }).is_err() {
                 break;
             }
             let mut row = [0.0];
@@ -160,7 +160,7 @@ fn a_card_that_fails_in_silence_is_waited_for() {
             let board = Arc::clone(&board);
             thread::spawn(move || board.post(1, Epoch::FIRST, |_| Ok(())).unwrap())
         };
-        let _ = board.wait(1, Epoch::FIRST.next(), &ENDLESS, None);
+        let _ = board.wait(Epoch::FIRST.next(), &ENDLESS, Who { waiting: 0, for_card: 1, layer: None });
         card.join().unwrap();
     });
 }

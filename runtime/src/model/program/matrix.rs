@@ -23,56 +23,103 @@ pub struct Matrix {
     pub layout: Layout,
 }
 
-/// One matrix of every expert of a layer, by expert: alike in layout, rows and columns, each where its card has it.
+/// One matrix of every expert of a layer, by expert: alike in layout, rows and columns, each where a card has it, or
+/// several cards.
 #[derive(Clone, Debug)]
-pub struct ExpertMatrices(Vec<Matrix>);
+pub struct ExpertMatrices(Vec<Vec<Matrix>>);
 
 impl ExpertMatrices {
-    /// `None` where there are none, or where they are not alike.
-    pub fn new(matrices: Vec<Matrix>) -> Option<Self> {
-        let alike = |w: &[Matrix]| {
-            let [a, b] = [&w[0], &w[1]].map(|m| (m.layout, m.rows.len(), m.cols));
-            a == b
+    /// By expert its copies, in ascending order of their cards. `None` where there are none, where an expert has no
+    /// copy or two on a card, or where they are not alike.
+    pub fn new(copies: Vec<Vec<Matrix>>) -> Option<Self> {
+        let alike =
+            |a: &Matrix, b: &Matrix| (a.layout, a.rows.len(), a.cols) == (b.layout, b.rows.len(), b.cols);
+        let first = copies.first()?.first()?.clone();
+        let fine = |copies: &Vec<Matrix>| {
+            !copies.is_empty()
+                && copies.iter().all(|m| alike(m, &first))
+                && copies.windows(2).all(|w| w[0].card < w[1].card)
         };
-        (!matrices.is_empty() && matrices.windows(2).all(alike)).then_some(Self(matrices))
+        copies.iter().all(fine).then_some(Self(copies))
     }
 
     /// The same matrix `count` times.
     pub fn repeated(matrix: Matrix, count: usize) -> Self {
-        Self(vec![matrix; count.max(1)])
+        Self(vec![vec![matrix]; count.max(1)])
     }
 
-    /// The matrix of `expert`.
-    pub fn get(&self, expert: usize) -> Option<&Matrix> {
-        self.0.get(expert)
+    /// How many experts.
+    pub fn experts(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The matrix of `expert` that a token at `position` of its sequence is given to.
+    pub fn get(&self, expert: usize, position: usize) -> Option<&Matrix> {
+        let copies = self.0.get(expert)?;
+        copies.get(position % copies.len())
+    }
+
+    /// The copy of `expert` on `card`; where it has none, the first.
+    pub fn copy(&self, expert: usize, card: usize) -> Option<&Matrix> {
+        let copies = self.0.get(expert)?;
+        copies.iter().find(|m| m.card == card).or_else(|| copies.first())
     }
 
     /// All of them, by expert.
-    pub fn iter(&self) -> std::slice::Iter<'_, Matrix> {
-        self.0.iter()
+    pub fn iter(&self) -> impl Iterator<Item = &Matrix> + Clone {
+        self.0.iter().flatten()
     }
 
     /// One matrix for each expert of both, stacked, where they were fused in this order; else `None`.
     pub fn fused(&self, below: &Self) -> Option<Self> {
-        let joined = self.iter().zip(below.iter()).map(|(a, b)| {
-            let follows = (a.card, a.offset, a.rows.end) == (b.card, b.offset, b.rows.start);
-            follows.then(|| Matrix { rows: a.rows.start..b.rows.end, ..a.clone() })
+        let joined = self.0.iter().zip(&below.0).map(|(above, below)| {
+            let both = above.iter().zip(below).map(|(a, b)| {
+                let follows = (a.card, a.offset, a.rows.end) == (b.card, b.offset, b.rows.start);
+                follows.then(|| Matrix { rows: a.rows.start..b.rows.end, ..a.clone() })
+            });
+            if above.len() == below.len() { both.collect() } else { None }
         });
         Self::new(joined.collect::<Option<Vec<_>>>()?)
     }
 
+    /// Which cards have which expert.
+    pub fn holders(&self) -> Holders {
+        Holders(self.0.iter().map(|copies| copies.iter().map(|m| m.card).collect()).collect())
+    }
+
     /// How their bytes are ordered.
     pub fn layout(&self) -> Layout {
-        self.0[0].layout
+        self.0[0][0].layout
     }
 
     /// Rows of each: values that come out.
     pub fn rows(&self) -> usize {
-        self.0[0].rows.len()
+        self.0[0][0].rows.len()
     }
 
     /// Columns of each: values that go in.
     pub fn cols(&self) -> usize {
-        self.0[0].cols
+        self.0[0][0].cols
+    }
+}
+
+/// By expert, the cards that hold it, ascending.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holders(Vec<Vec<usize>>);
+
+impl Holders {
+    /// The card that computes `expert` for a token at `position` of its sequence: of several copies number `position`
+    /// modulo their count, a fixed rule, so that runs repeat bit for bit.
+    pub fn of(&self, expert: usize, position: usize) -> Option<usize> {
+        let cards = self.0.get(expert)?;
+        cards.get(position % cards.len()).copied()
+    }
+
+    /// All cards that hold an expert, ascending.
+    pub fn cards(&self) -> Vec<usize> {
+        let mut cards: Vec<usize> = self.0.iter().flatten().copied().collect();
+        cards.sort_unstable();
+        cards.dedup();
+        cards
     }
 }

@@ -4,13 +4,17 @@
 //! a batch has: those are data that each run brings. So a backend may walk the list, as the CPU does, or record
 //! it once as a device graph and replay it.
 
+mod access;
+mod cards;
 mod kept;
 mod matrix;
 mod shapes;
 mod step;
 
+pub use access::Access;
+pub use cards::{CardPrograms, ExpertCheck, Split};
 pub use kept::{CacheShape, Kept, KeptId};
-pub use matrix::{ExpertMatrices, Matrix};
+pub use matrix::{ExpertMatrices, Holders, Matrix};
 pub use shapes::{
     Clamp, ConvShape, DeltaShape, Gate, Gating, Heads, Hyper, KeyHeads, Ngram, Part, Pool, Rotation, Routing,
     Selection,

@@ -1,9 +1,10 @@
 //! The steps that a program is made of.
 
 use super::{
-    BufferId, Clamp, Columns, ConvShape, DeltaShape, ExpertMatrices, Gate, Heads, Hyper, KeptId, Matrix,
-    Part, Pieces, Pool, Routing, Selection, VectorId,
+    BufferId, Clamp, Columns, ConvShape, DeltaShape, ExpertMatrices, Gate, Heads, Holders, Hyper, KeptId,
+    Matrix, Part, Pieces, Pool, Routing, Selection, VectorId,
 };
+use std::sync::Arc;
 
 /// One product of [`Step::Experts`].
 #[derive(Clone, Debug)]
@@ -364,6 +365,8 @@ pub enum Step {
     /// y = W x for every token and every expert of it, for one matrix of the experts or several that are read
     /// together.
     Experts {
+        /// Only for the experts that this card computes; none: for all.
+        only: Option<usize>,
         /// The experts of each token; none: all of them, in order.
         ids: Option<BufferId>,
         /// The products.
@@ -378,6 +381,50 @@ pub enum Step {
         /// Written.
         y: BufferId,
     },
+    /// Gives the rows of buffers to another card.
+    Send {
+        /// The card.
+        to: usize,
+        /// Layer of the model, for messages.
+        layer: Option<usize>,
+        /// The buffers.
+        buffers: Vec<BufferId>,
+    },
+    /// Takes what another card sends.
+    Receive {
+        /// The card.
+        from: usize,
+        /// Layer of the model, for messages.
+        layer: Option<usize>,
+        /// The buffers.
+        buffers: Vec<BufferId>,
+    },
+    /// Writes the rows of the experts that this card computes straight to the card that wants them.
+    Return {
+        /// The card that wants them.
+        to: usize,
+        /// Which experts are whose.
+        holders: Arc<Holders>,
+        /// The experts of each token.
+        ids: BufferId,
+        /// The rows, one for each expert of a token.
+        y: BufferId,
+    },
+    /// Waits for the rows of other cards' experts.
+    Collect {
+        /// The cards.
+        from: Vec<usize>,
+        /// Layer of the model, for messages.
+        layer: Option<usize>,
+        /// Which experts are whose.
+        holders: Arc<Holders>,
+        /// The experts of each token.
+        ids: BufferId,
+        /// Written where another card computes; or, where this card computed all of them too, compared with.
+        y: BufferId,
+        /// Whether it did.
+        compare: bool,
+    },
     /// y = y + x.
     Add {
         /// Read.
@@ -385,38 +432,4 @@ pub enum Step {
         /// Added to.
         y: BufferId,
     },
-}
-
-impl Step {
-    /// The buffers that it changes.
-    pub fn written(&self) -> Vec<BufferId> {
-        match self {
-            Self::Embed { y, .. }
-            | Self::Ngram { y, .. }
-            | Self::LayerNorm { y, .. }
-            | Self::Quantize { y, .. }
-            | Self::Rotate { y, .. }
-            | Self::Attention { y, .. }
-            | Self::Conv { y, .. }
-            | Self::DeltaNet { y, .. }
-            | Self::SiluMul { y, .. }
-            | Self::SiluScaled { x: y, .. }
-            | Self::StreamWrite { x: y, .. }
-            | Self::StreamMix { y, .. }
-            | Self::SinkhornWrite { x: y, .. }
-            | Self::SinkhornHead { y, .. }
-            | Self::NgramGate { y, .. }
-            | Self::Select { ids: y, .. }
-            | Self::Mix { y, .. }
-            | Self::Add { y, .. } => vec![*y],
-            Self::RmsNorm { y, .. } | Self::Copy { y, .. } | Self::Gate { y, .. } => vec![y.buffer],
-            Self::Rope { x, .. } => vec![x.buffer],
-            Self::Gemm { y, .. } => vec![y.buffer],
-            Self::StreamNorm { x, y, .. } => vec![*x, *y],
-            Self::SinkhornRead { y, post, comb, .. } => vec![*y, *post, *comb],
-            Self::Route { ids, weights, .. } => vec![*ids, *weights],
-            Self::Experts { products, .. } => products.iter().map(|p| p.y.buffer).collect(),
-            Self::Begin(_) | Self::Store { .. } | Self::Compress { .. } => Vec::new(),
-        }
-    }
 }
