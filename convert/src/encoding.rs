@@ -8,7 +8,7 @@ use gantry_formats::exit::Exit;
 use gantry_formats::layout::Layout;
 use gantry_packer::e8;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// `--e8-scheme`.
@@ -56,12 +56,17 @@ pub(crate) struct Encoding {
 }
 
 impl EncodingArgs {
+    /// The file of the importance matrix.
+    pub(crate) fn imatrix(&self) -> Option<&Path> {
+        self.imatrix.as_deref()
+    }
+
     /// Reads the importance matrix, where there is one.
     ///
     /// # Errors
     /// Where it cannot be read or is none.
     pub(crate) fn encoding(&self) -> anyhow::Result<Encoding> {
-        let imatrix = self.imatrix.as_deref().map(Imatrix::open).transpose()?;
+        let imatrix = self.imatrix().map(Imatrix::open).transpose()?;
         Ok(Encoding { scheme: self.e8_scheme, effort: self.e8_effort, imatrix: imatrix.map(Arc::new) })
     }
 }

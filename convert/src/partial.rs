@@ -40,6 +40,23 @@ fn odd(path: &Path, what: &str) -> anyhow::Error {
     Refusal::new(Exit::Usage, text)
 }
 
+/// Refuses an output that is one of these inputs, under whatever name.
+pub(crate) fn check_not_input<'p>(
+    target: &Path,
+    inputs: impl IntoIterator<Item = &'p Path>,
+) -> anyhow::Result<()> {
+    let id = |path: &Path| path.metadata().ok().map(|m| (m.dev(), m.ino()));
+    let Some(own) = id(target) else { return Ok(()) };
+    match inputs.into_iter().find(|input| id(input) == Some(own)) {
+        None => Ok(()),
+        Some(input) => {
+            let (target, input) = (target.display(), input.display());
+            let text = format!("{target} is the input {input} itself; give the output another name");
+            Err(Refusal::new(Exit::Usage, text))
+        }
+    }
+}
+
 /// Refuses an output that exists, unless `force` is set and it is a regular file or a link.
 pub(crate) fn check_target(path: &Path, force: bool) -> anyhow::Result<()> {
     let Ok(meta) = path.symlink_metadata() else { return Ok(()) };

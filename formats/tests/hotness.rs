@@ -136,7 +136,7 @@ fn hostile_json_is_refused_with_the_place() {
         ("\"layer\": 2", "\"layer\": 1", "layer 1 occurs twice"),
         ("\"layer\": 2", "\"layer\": 4294967296", "line 9"),
         ("\"layers\": 3", "\"layers\": 4097", "at most 4096"),
-        ("\"experts\": 4", "\"experts\": 4294967295", "at most 4096"),
+        ("\"experts\": 4", "\"experts\": 4294967295", "of 16384"),
         ("\"experts\": 4,", "\"experts\": 4, \"experts\": 4,", "duplicate field"),
         ("\"experts\": 4,", "", "missing field `experts`"),
         ("\"layers\": 3", "\"fingerprint\": \"\\u001b[2J\", \"layers\": 3", "64 hex digits"),
@@ -181,7 +181,7 @@ fn csv_may_have_marks_and_carriage_returns_and_must_have_whole_rows() {
         ("0,0,1\n\n0,1,1", "line 3"),
         ("0,0,1\n0,1,1\n0,0,2", "line 4: layer 0 expert 0 occurs twice"),
         ("4096,0,1", "below 4096"),
-        ("0,4096,1", "below 4096"),
+        ("0,16384,1", "below 4096 and 16384"),
         ("99999999999,0,1", "below 4096"),
         ("0,0,\u{1b}[2J", "\\u{1b}"),
         ("0,0,18446744073709551615\n0,1,1", "does not fit 64 bits"),
@@ -196,6 +196,12 @@ fn csv_may_have_marks_and_carriage_returns_and_must_have_whole_rows() {
     // Few rows, each of another layer, that would make a table of gigabytes.
     let far: String = (0..4096).map(|layer| format!("{layer},4095,1\n")).collect();
     let error = folder.read(format!("{head}{far}")).expect_err("too many");
+    assert!(error.to_string().contains("more than 4194304 counts"), "{error}");
+    // Two files that are small alone, one of many layers and one of many experts.
+    let many: String = (0..4096).map(|layer| format!("{layer},0,1\n")).collect();
+    let files = [("a.csv", many), ("b.csv", "0,16383,1\n".into())];
+    let files = files.map(|(name, rows)| folder.write(name, format!("{head}{rows}")));
+    let error = hotness::read(&files).expect_err("too many together");
     assert!(error.to_string().contains("more than 4194304 counts"), "{error}");
 }
 

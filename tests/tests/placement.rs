@@ -28,7 +28,7 @@ impl Room {
     }
 }
 
-fn words<'a>(head: &[&'a (dyn AsRef<OsStr> + 'a)], more: &[&'a str]) -> Vec<&'a OsStr> {
+fn words<'a>(head: &[&'a (dyn AsRef<OsStr> + 'a)], more: &'a [&'a str]) -> Vec<&'a OsStr> {
     head.iter().map(|w| (*w).as_ref()).chain(more.iter().map(|w| OsStr::new(*w))).collect()
 }
 
@@ -96,4 +96,37 @@ fn what_was_measured_decides_and_shows() {
     assert!(!html.contains("<script") && !html.contains("http"), "it fetches nothing");
     assert_eq!(run("gantry", &words(&args, &[])).status.code(), Some(2), "an existing page was replaced");
     run_ok("gantry", &words(&args, &["--force"]));
+}
+
+#[test]
+fn what_is_read_is_never_written_over() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_string();
+    let gguf = bard().join("bard-qwen4exp-BF16.gguf");
+    let gguf = gguf.to_str().expect("UTF-8");
+    let counts = path("counts.gguf");
+    std::fs::copy(bard().join("bard.imatrix.gguf"), &counts).expect("a copy");
+    let recipe = path("own.toml");
+    std::fs::write(&recipe, "[[rule]]\nlayout = \"keep\"\n").expect("space");
+    let container = path("two.gantry");
+    run_ok("gantry", &["convert", gguf, "--cards", "2", "--split-cards", "-o", &container]);
+    let before = |path: &str| std::fs::read(path).expect("bytes");
+    let card = path("two.card1.gantry");
+    let cases: [(&str, Vec<&str>); 6] = [
+        (&counts, vec!["convert", gguf, "--cards", "2", "--hotness", &counts, "-o", &counts]),
+        (&recipe, vec!["convert", gguf, "--recipe", &recipe, "-o", &recipe]),
+        (&counts, vec!["replan", &container, "--cards", "3", "--hotness", &counts, "-o", &counts]),
+        (&container, vec!["inspect", &container, "--placement", "--report", &container]),
+        (&card, vec!["inspect", &container, "--placement", "--report", &card]),
+        (&counts, vec!["inspect", &container, "--placement", "--hotness", &counts, "--report", &counts]),
+    ];
+    for (target, mut args) in cases {
+        let bytes = before(target);
+        args.push("--force");
+        let out = gantry_tests::run("gantry", &args);
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {text}");
+        assert!(text.contains("itself"), "{args:?}: {text}");
+        assert!(before(target) == bytes, "{args:?} changed its input");
+    }
 }

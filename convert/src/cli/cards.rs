@@ -10,7 +10,7 @@ use gantry_formats::container::PlacementSection;
 use gantry_formats::exit::Exit;
 use gantry_formats::hotness::{self, HotnessError, RoutedModel};
 use gantry_formats::placement::{CardSpec, Fill, Strategy, parse_cards};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Cards that share a model, and how.
 #[derive(Args, Debug, Default)]
@@ -30,17 +30,18 @@ pub(crate) struct CardArgs {
     #[arg(long, value_name = "HOW", value_parser = PossibleValuesParser::new(["share", "first"]).try_map(|s| s.parse::<Fill>()))]
     fill: Option<Fill>,
 
-    /// Counts of tokens by expert to place by: JSON of Gantry, an importance matrix (GGUF), or SGLang's CSV, a file
-    /// for each rank
+    /// Counts of tokens by expert to place by: JSON of Gantry, an importance matrix (GGUF), or SGLang's CSV;
+    /// given once for each file, as for each rank of the CSV. Placement by layers does not ask for them
     #[arg(long, value_name = "FILE")]
     hotness: Vec<PathBuf>,
 
-    /// Bytes of each card's memory to leave free, as in 1GiB [default: 0]
+    /// Bytes of each card's memory to leave free, as in 1GiB: for the driver, and for a session's working memory, of which
+    /// gantry-run says how much it is [default: 0]
     #[arg(long, value_name = "BYTES", value_parser = reserve)]
     vram_reserve: Option<u64>,
 
     /// Context length that the KV cache is estimated for [default: the model's, at most 4096]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     context: Option<u64>,
 
     /// Type of the KV cache in that estimate: f32 or f16 [default: f32]
@@ -69,6 +70,11 @@ impl CardArgs {
             || self.vram_reserve.is_some()
             || self.context.is_some()
             || self.kv.is_some()
+    }
+
+    /// Files of counts.
+    pub(crate) fn hotness(&self) -> impl Iterator<Item = &Path> {
+        self.hotness.iter().map(PathBuf::as_path)
     }
 
     /// Whether counts were given.

@@ -63,6 +63,7 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<()> {
     let plan = Plan::make(&source, &args.shape.options(&source)?)?;
     let names = Names::new(&args.output, &plan)?;
     names.check(source.shards().iter().map(|s| (s.source().file(), s.file_name())), args.force)?;
+    names.check_inputs(&args.shape.read_beside())?;
     let needed = plan.disk_bytes(header_bytes(&source));
     let free = names.free();
     if !args.json {

@@ -83,6 +83,12 @@ impl ShapeArgs {
         }
     }
 
+    /// Files that are read beside the input.
+    fn read_beside(&self) -> Vec<&Path> {
+        let recipe = Some(Path::new(&self.recipe)).filter(|_| Recipe::built_in(&self.recipe).is_none());
+        self.cards.hotness().chain(self.encoding.imatrix()).chain(recipe).collect()
+    }
+
     /// What these arguments mean for `source`.
     fn options(&self, source: &Gguf) -> Result<Options> {
         let usage = |text: String| Refusal::new(Exit::Usage, text);

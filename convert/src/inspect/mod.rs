@@ -15,9 +15,10 @@ mod tests;
 
 use crate::failure::Refusal;
 use crate::kv::KvType;
-use crate::output;
 use crate::weights::Opened;
+use crate::{output, partial};
 use clap::{Args, ValueEnum};
+use gantry_formats::container::card_file_name;
 use gantry_formats::exit::Exit;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
@@ -86,9 +87,9 @@ pub(crate) struct InspectArgs {
     /// Positions that the KV cache is estimated for [default: the model's context, at most 4096]
     #[arg(long, value_name = "N")]
     context: Option<u64>,
-    /// Type of the KV cache in that estimate
-    #[arg(long, value_enum, default_value_t = KvType::F32)]
-    kv: KvType,
+    /// Type of the KV cache in that estimate [default: f32]
+    #[arg(long, value_enum)]
+    kv: Option<KvType>,
     /// One JSON document
     #[arg(long)]
     json: bool,
@@ -182,7 +183,7 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
             Ok(output::text(&tensors::text(&list))?)
         };
     }
-    let memory = memory::estimate(&opened, header, args.context, args.kv);
+    let memory = memory::estimate(&opened, header, args.context, args.kv.unwrap_or(KvType::F32));
     let summary = summary::of(&opened, &headers, &items, memory, file);
     if args.json { output::json("inspect", &summary) } else { Ok(output::text(&summary.text())?) }
 }
@@ -192,9 +193,25 @@ fn show_placement(args: &InspectArgs, opened: &Opened) -> anyhow::Result<()> {
         let text = "a GGUF is placed on no cards; gantry plan shows how it would be";
         return Err(Refusal::new(Exit::Usage, text));
     };
-    let kv = placement::kv_by_card(opened, args.context, args.kv);
+    let recorded = container.manifest().placement.as_ref();
+    let kv = match recorded.filter(|_| args.context.is_none() && args.kv.is_none()) {
+        Some(section) => section.cards.iter().map(|c| c.kv_bytes).collect(),
+        // What was not asked for is as it was counted when the container was placed.
+        None => {
+            let context = args.context.or(recorded.and_then(|s| s.context));
+            let kv = args.kv.or(recorded.and_then(|s| KvType::parse(&s.kv).ok())).unwrap_or(KvType::F32);
+            placement::kv_by_card(opened, context, kv)
+        }
+    };
     let view = placement::of(container, &kv, &args.hotness)?;
     if let Some(path) = &args.report {
+        let index = container.path();
+        let name = index.file_name().unwrap_or_default().to_string_lossy();
+        let cards =
+            (0..container.header().cards.len()).map(|card| index.with_file_name(card_file_name(&name, card)));
+        let cards: Vec<PathBuf> = cards.collect();
+        let inputs = cards.iter().chain(&args.hotness).map(PathBuf::as_path).chain([index]);
+        partial::check_not_input(path, inputs)?;
         placement::write_html(&view, path, args.force)?;
     }
     if args.json {

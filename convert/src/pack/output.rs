@@ -102,6 +102,11 @@ impl Names {
         self.all().try_for_each(|path| partial::check_target(path, force))
     }
 
+    /// Refuses to write over what else was given to be read.
+    pub(crate) fn check_inputs(&self, inputs: &[&Path]) -> Result<()> {
+        self.all().try_for_each(|path| partial::check_not_input(path, inputs.iter().copied()))
+    }
+
     /// Bytes that are free for this output: on its file system, and in what an earlier run left.
     pub(crate) fn free(&self) -> Option<u64> {
         let stat = rustix::fs::statvfs(self.folder()).ok()?;

@@ -73,7 +73,8 @@ impl CardOptions {
         self.cards.iter().any(|c| c.bytes.is_some())
     }
 
-    /// Whether the manifest says why: one card without a budget holds everything, whatever the rule.
+    /// Whether the manifest says why: one card without a budget or counts holds everything, whatever
+    /// the rule.
     pub(super) fn worth_recording(&self) -> bool {
         self.cards.len() > 1 || self.limited() || self.hotness.is_some()
     }

@@ -5,13 +5,14 @@ use crate::failure::Refusal;
 use anyhow::Result;
 use gantry_formats::container::{Alignment, Part};
 use gantry_formats::exit::Exit;
+use gantry_formats::hotness;
 use gantry_formats::layout::Layout;
 use gantry_formats::role::Kind;
 use gantry_formats::size;
 use std::collections::{BTreeMap, HashSet};
 
 /// Most experts of a layer that make a bank; a tensor that claims more is stored as one matrix.
-pub(crate) const MAX_EXPERTS: u64 = 1 << 14;
+pub(crate) const MAX_EXPERTS: u64 = hotness::MAX_EXPERTS as u64;
 
 /// Roles that are read together, as one matrix: their parts in order, and the role of the whole.
 const FUSIONS: [(&[&str], &str); 2] =

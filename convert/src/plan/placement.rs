@@ -17,7 +17,7 @@ const COPIES: usize = 6;
 #[derive(Clone, Debug)]
 pub(crate) struct PlacementPlan {
     pub(crate) strategy: Strategy,
-    /// As the manifest records it; `None` where one card without a budget holds everything.
+    /// As the manifest records it; `None` with one card without a budget or counts.
     pub(crate) section: Option<PlacementSection>,
     /// `None` in a model without banks.
     pub(crate) report: Option<Report>,
@@ -151,7 +151,14 @@ pub(crate) fn summary(plan: &Plan) -> String {
             line("placement", format!("{strategy}, fill {}, {by}", section.fill));
             numbers(report, plan.placement.before.as_ref(), &mut line);
         }
-        (_, strategy) => line("placement", format!("{strategy}: whole layers on each card")),
+        (_, strategy) => {
+            let idle = if section.hotness.is_some() {
+                "; counts of tokens do not change where they lie"
+            } else {
+                ""
+            };
+            line("placement", format!("{strategy}: whole layers on each card{idle}"));
+        }
     }
     plan.placement.warnings.iter().for_each(|warning| line("warning", warning.clone()));
     out

@@ -8,7 +8,7 @@ use crate::failure::Refusal;
 use crate::interrupt::Interrupt;
 use crate::pack::output::Outputs;
 use crate::parallel;
-use crate::plan::Plan;
+use crate::plan::{BlobPlan, Plan};
 use crate::progress::Progress;
 use crate::unpack::changed;
 use anyhow::{Context, Result};
@@ -161,34 +161,72 @@ impl Carrier<'_> {
     }
 
     fn write(&self, span: &Span, bytes: &[u8]) -> Result<()> {
-        let mut open: Option<Run> = None;
-        for stretch in &span.stretches {
-            let from = (self.place(stretch) - span.bytes.start) as usize;
-            let to = from + stretch.bytes as usize;
-            for (i, &new) in self.goals[stretch.blob].iter().flatten().enumerate() {
-                let blob = self.plan.blobs[new];
-                let run = Run { card: blob.card, at: blob.offset + stretch.offset, from, to, blob: new };
-                if i > 0 {
-                    self.put(run, bytes)?;
-                    continue;
-                }
-                // Neighbours that stay neighbours are written together, with the zeros between them.
-                match &mut open {
-                    Some(o) if o.is_followed_by(&run) => (o.to, o.blob) = (to, new),
-                    _ => {
-                        if let Some(done) = open.replace(run) {
-                            self.put(done, bytes)?;
-                        }
-                    }
-                }
-            }
-        }
-        open.map_or(Ok(()), |run| self.put(run, bytes))
+        let placed = span.stretches.iter().map(|s| (s, (self.place(s) - span.bytes.start) as usize));
+        runs(self.goals, &self.plan.blobs, placed).into_iter().try_for_each(|run| self.put(run, bytes))
     }
 
     fn put(&self, run: Run, bytes: &[u8]) -> Result<()> {
         let at = self.plan.segment(run.card).offset + run.at;
         let written = self.outputs.card(run.card).write_all_at(&bytes[run.from..run.to], at);
         written.context("cannot write the output")
+    }
+}
+
+/// What is written of a span, whose stretches are given with where they begin in its bytes.
+fn runs<'s>(
+    goals: &[Option<Vec<usize>>],
+    blobs: &[BlobPlan],
+    stretches: impl Iterator<Item = (&'s Stretch, usize)>,
+) -> Vec<Run> {
+    let mut out = Vec::new();
+    let mut open: Option<Run> = None;
+    for (stretch, from) in stretches {
+        let news = goals[stretch.blob].as_deref().unwrap_or_default();
+        if news.is_empty() {
+            // Its bytes are no padding: nothing is written across them.
+            out.extend(open.take());
+        }
+        for (i, &new) in news.iter().enumerate() {
+            let blob = &blobs[new];
+            let (at, to) = (blob.offset + stretch.offset, from + stretch.bytes as usize);
+            let run = Run { card: blob.card, at, from, to, blob: new };
+            match &mut open {
+                _ if i > 0 => out.push(run),
+                // Neighbours that stay neighbours are written together, with the zeros between them.
+                Some(o) if o.is_followed_by(&run) => (o.to, o.blob) = (to, new),
+                _ => out.extend(open.replace(run)),
+            }
+        }
+    }
+    out.extend(open);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The runs of old blobs, each (first byte in the span, bytes, new blob and its offset if it is kept).
+    fn runs_of(old: &[(usize, u64, Option<u64>)]) -> Vec<(u64, Range<usize>)> {
+        let (mut goals, mut blobs, mut stretches) = (Vec::new(), Vec::new(), Vec::new());
+        for (blob, (from, bytes, new)) in old.iter().enumerate() {
+            goals.push(Some(new.iter().map(|_| blobs.len()).collect()));
+            blobs.extend(new.map(|offset| BlobPlan { card: 0, offset, bytes: *bytes }));
+            stretches.push((Stretch { blob, offset: 0, bytes: *bytes }, *from));
+        }
+        let runs = runs(&goals, &blobs, stretches.iter().map(|(s, from)| (s, *from)));
+        runs.into_iter().map(|run| (run.at, run.from..run.to)).collect()
+    }
+
+    #[test]
+    fn neighbours_are_written_together_with_their_padding() {
+        assert_eq!(runs_of(&[(0, 100, Some(512)), (128, 64, Some(640))]), [(512, 0..192)]);
+        assert_eq!(runs_of(&[(0, 100, Some(512)), (128, 64, Some(704))]), [(512, 0..100), (704, 128..192)]);
+    }
+
+    #[test]
+    fn a_changed_blob_between_neighbours_is_not_written_into_their_padding() {
+        let old = [(0, 100, Some(512)), (128, 32, None), (256, 64, Some(768))];
+        assert_eq!(runs_of(&old), [(512, 0..100), (768, 256..320)]);
     }
 }

@@ -27,8 +27,9 @@ use std::time::Instant;
 ///
 /// Puts int8 weights into the order that the other target's kernels read, and moves tensors and experts to the cards
 /// that they are placed on. Values stay as they are; the result is byte for byte what `convert` would write with these
-/// options from the same source. What is not given stays as it is in the container, except for counts, which it does
-/// not hold: without --hotness experts are placed as if all were alike.
+/// options from the same source. What is not given stays as it is in the container. Any of --cards, --placement, --fill,
+/// --hotness, --vram-reserve, --context and --kv places experts anew; the container does not hold the counts, so that
+/// without --hotness that is as if all experts were alike.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  gantry replan model.gantry --target cuda:sm_90 -o for-h100.gantry\n  gantry replan for-h100.gantry --target cpu -o here.gantry --json\n  gantry replan moe.gantry --cards 24GiB,16GiB --hotness counts.json -o two.gantry\n  gantry replan two.gantry --placement balanced --hotness counts.json --split-cards -o own.gantry\n  gantry replan own.gantry --cards 1 --split-cards=false -o one.gantry"
@@ -63,14 +64,15 @@ pub(crate) fn run(args: &ReplanArgs) -> Result<()> {
     let begin = Instant::now();
     let threads = args.threads.unwrap_or_else(parallel::default_threads).max(1);
     if args.target.is_none() && args.split_cards.is_none() && !args.cards.any() {
-        let text =
-            "nothing is to be changed: give --target, --cards, --placement, --hotness or --split-cards";
+        let text = "nothing is to be changed: give --target or --split-cards, or what places experts anew: --cards, \
+             --placement, --fill, --hotness, --vram-reserve, --context or --kv";
         return Err(Refusal::new(Exit::Usage, text));
     }
     let container = Container::open(&args.file)?;
     let plan = Plan::again(&container, &change(args, &container)?)?;
     let names = Names::new(&args.output, &plan)?;
     names.check(files(&container)?.into_iter(), args.force)?;
+    names.check_inputs(&args.cards.hotness().collect::<Vec<_>>())?;
     let headers = container.gguf_headers().iter().map(|h| h.raw().len() as u64 + 64).sum();
     let needed = plan.disk_bytes(headers);
     names.check_space(needed)?;

@@ -134,6 +134,12 @@ fn budgets_and_the_host_share_by_what_they_have() {
     for (entry, card) in c.header().cards.iter().zip(&section.cards) {
         assert!(entry.bytes + card.kv_bytes + section.reserve <= card.bytes.expect("a budget"));
     }
+    // The view says what was counted, and estimates anew what is asked for.
+    let out = room.text("m.gantry");
+    let seen = |more: &[&str]| json(&[&["inspect", &out, "--placement", "--json"], more].concat());
+    assert_eq!(seen(&[])["cards"][0]["kv_bytes"], kv);
+    assert_eq!(seen(&["--kv", "f16"])["cards"][0]["kv_bytes"], kv / 2);
+    assert_eq!(seen(&["--context", "128"])["cards"][0]["kv_bytes"], kv * 2);
     // Half the type, half the memory.
     let f16 = room.convert("f16.gantry", &[&more[..], &["--kv", "f16"]].concat());
     assert_eq!(f16.manifest().placement.as_ref().expect("recorded").cards[0].kv_bytes, kv / 2);
@@ -230,6 +236,8 @@ fn the_plan_says_it_in_80_columns_and_in_json() {
     ] {
         assert!(text.contains(word), "{word:?} not in {text}");
     }
+    let layers = succeed(&["plan", &input, "--cards", "2", "--placement", "layers", "--hotness", &hot]);
+    assert!(layers.contains("counts of tokens do not"), "{layers}");
     let doc = json(&[&args[..], &["--json"]].concat());
     let p = &doc["placement"];
     assert_eq!((&doc["schema"], &p["strategy"]), (&1.into(), &"replicate:2".into()));

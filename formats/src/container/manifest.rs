@@ -31,8 +31,8 @@ pub struct Manifest {
     pub tensors: Vec<StoredTensor>,
     /// Expert banks, by card and offset.
     pub banks: Vec<Bank>,
-    /// Why experts lie where they lie; absent where there is one card without a budget, and in containers from before
-    /// this was recorded.
+    /// Why experts lie where they lie; absent where there is one card without a budget or counts, and in containers
+    /// from before this was recorded.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub placement: Option<PlacementSection>,
     /// Names that stand for another tensor's bytes.

@@ -22,7 +22,7 @@ pub use read::{Format, MAX_TEXT, Reading, is_text, read};
 pub const MAX_LAYERS: u32 = 4096;
 
 /// Most experts of a layer that are taken.
-pub const MAX_EXPERTS: u32 = 4096;
+pub const MAX_EXPERTS: u32 = 1 << 14;
 
 /// Most counts of all layers together that are kept: 32 MiB.
 pub const MAX_COUNTS: u64 = 1 << 22;
@@ -78,6 +78,11 @@ impl Hotness {
         self.layers = self.layers.max(other.layers);
         self.experts = self.experts.max(other.experts);
         let experts = self.experts as usize;
+        // Before memory is taken: one may have many layers and the other many experts.
+        let new = other.counts.iter().filter(|l| self.layer(l.layer).is_none()).count();
+        if (self.counts.len() + new) as u64 * u64::from(self.experts) > MAX_COUNTS {
+            return Err(HotnessFault::Malformed { what: format!("more than {MAX_COUNTS} counts") });
+        }
         self.counts.iter_mut().for_each(|l| l.counts.resize(experts, 0));
         for theirs in &other.counts {
             let layer = theirs.layer;

@@ -1,6 +1,6 @@
 //! What a model says of its experts.
 
-use super::{HotnessError, HotnessFault, MAX_EXPERTS, MAX_LAYERS};
+use super::{HotnessError, HotnessFault, MAX_COUNTS, MAX_EXPERTS, MAX_LAYERS};
 use crate::arch::Hparams;
 use crate::container::Container;
 use crate::gguf::{Gguf, Header};
@@ -137,6 +137,11 @@ impl Facts {
             let what = format!("{layers} layers of {experts} experts, expected {most}");
             return Err(HotnessFault::Malformed { what });
         };
+        if self.experts.len() as u64 * u64::from(experts) > MAX_COUNTS {
+            let what =
+                format!("{} layers of {experts} experts: more than {MAX_COUNTS} counts", self.experts.len());
+            return Err(HotnessFault::Malformed { what });
+        }
         Ok(RoutedModel {
             fingerprint: self.fingerprint(&hparams.architecture),
             layers,

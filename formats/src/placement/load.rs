@@ -5,7 +5,7 @@ use crate::hotness::MAX_EXPERTS;
 
 /// Most cards that one expert has copies on. The least common multiple of the numbers up to it is below 2^48, so that
 /// loads in units of its inverse are whole numbers and fit 128 bits.
-pub const MAX_COPIES: u32 = 32;
+pub(super) const MAX_COPIES: u32 = 32;
 
 /// Tokens by expert. A layer of which nothing is known, or whose experts were never used, is one whose experts are all
 /// alike.

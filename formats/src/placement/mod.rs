@@ -13,7 +13,6 @@
 mod balanced;
 mod check;
 mod error;
-mod layers;
 mod load;
 mod packing;
 mod paired;
@@ -25,9 +24,6 @@ mod spec;
 mod strategy;
 
 pub use error::PlacementError;
-pub use layers::layers;
-pub use load::MAX_COPIES;
-pub use quota::quotas;
 pub use report::{Copied, LayerReport, Report, report};
 pub use runs::layer_runs;
 pub use spec::{CardSpec, CardsError, cards_text, parse_cards};
@@ -97,7 +93,8 @@ pub fn place(request: &Request<'_>) -> Result<Placement, PlacementError> {
 /// As [`place`], with shares in proportion to `budgets`: so that equal cards get equal shares of every layer though one
 /// of them has less room for experts, since other tensors lie there too.
 ///
-/// * `paired` deals by [`quotas`].
+/// * `paired` deals so many experts to each card that their bytes are in proportion, and no card gets more than it
+///   has.
 /// * `balanced` and `replicate:N` begin with that deal and may give a card more or fewer experts than its quota, as
 ///   far as its bytes go. No layer's largest load is larger than the deal's. N copies are N in each layer, where there
 ///   is room, on distinct cards; a layer has none where they would not help.
@@ -119,7 +116,7 @@ pub fn place_by_budget(request: &Request<'_>, budgets: &[Option<u64>]) -> Result
             };
             layers.iter().zip(map).map(whole).collect()
         }
-        _ => experts(layers, usable, strategy, &quotas(layers, usable, budgets, fill)?),
+        _ => experts(layers, usable, strategy, &quota::quotas(layers, usable, budgets, fill)?),
     };
     let own = |(layer, cards): (&LayerExperts, Vec<Vec<u32>>)| LayerPlacement { layer: layer.layer, cards };
     let placement = Placement { layers: layers.iter().zip(cards).map(own).collect() };

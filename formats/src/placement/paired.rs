@@ -40,7 +40,8 @@ mod tests {
             let (ones, zeros): (Vec<u32>, Vec<u32>) = order.iter().partition(|i| odd(i));
             let budgets = [None, None];
             let layer = crate::placement::LayerExperts { layer: 0, experts, bytes: 1, counts: vec![] };
-            let quotas = crate::placement::quotas(&[layer], &budgets, &budgets, Default::default()).unwrap();
+            let quotas =
+                crate::placement::quota::quotas(&[layer], &budgets, &budgets, Default::default()).unwrap();
             assert_eq!(deal(&order, &quotas[0]), [zeros, ones], "{experts} experts");
         }
     }

@@ -14,7 +14,7 @@ use super::{Fill, LayerExperts, PlacementError, load};
 ///
 /// # Errors
 /// [`PlacementError::Short`] where they do not fit.
-pub fn quotas(
+pub(super) fn quotas(
     layers: &[LayerExperts],
     usable: &[Option<u64>],
     budgets: &[Option<u64>],

@@ -29,9 +29,7 @@ pub struct LayerReport {
     pub load: Vec<f64>,
     /// By card, its part of the layer's tokens in millionths, each rounded.
     pub share_ppm: Vec<u32>,
-    /// Balancedness: the mean load over the largest, 1 where all cards have the same.
-    pub balance: f64,
-    /// The same in millionths, rounded down.
+    /// Balancedness: the mean load over the largest, 1 where all cards have the same; in millionths, rounded down.
     pub balance_ppm: u32,
 }
 
@@ -81,7 +79,6 @@ pub fn report(placement: &Placement, layers: &[LayerExperts]) -> Report {
             layer: own.layer,
             load: by_card.iter().map(|load| *load as f64 / unit as f64).collect(),
             share_ppm: by_card.iter().map(|load| rounded(part(*load, MILLION * 2), 2)).collect(),
-            balance: top as f64 / bottom as f64,
             balance_ppm: self::part(top, bottom, MILLION) as u32,
         });
     }

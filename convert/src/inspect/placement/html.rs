@@ -152,7 +152,9 @@ fn card_name(view: &View, card: usize) -> String {
 fn cards(out: &mut String, view: &View) -> std::fmt::Result {
     const ROW: f64 = 44.0;
     const LEFT: f64 = 110.0;
-    let used = |c: &super::Card| c.segment_bytes.saturating_add(c.kv_bytes);
+    let used = |c: &super::Card| view.total(c);
+    let reserve = view.recorded.as_ref().map_or(0, |s| s.reserve);
+    let reserve = if reserve > 0 { format!(", {} reserve", units::bytes(reserve)) } else { String::new() };
     let longest = view.cards.iter().map(|c| used(c).max(c.budget.unwrap_or(0))).max().unwrap_or(0).max(1);
     let scale = (WIDTH - LEFT - 10.0) / longest as f64;
     open_svg(out, WIDTH, ROW * view.cards.len() as f64, "Memory by card")?;
@@ -185,7 +187,7 @@ fn cards(out: &mut String, view: &View) -> std::fmt::Result {
         let budget = card.budget.map_or_else(|| "no limit".into(), units::bytes);
         writeln!(
             out,
-            "<text class=\"dim\" x=\"{LEFT}\" y=\"{:.0}\">{} of {budget}: {} weights, {} in {} experts, {} KV cache; {} of tokens</text>",
+            "<text class=\"dim\" x=\"{LEFT}\" y=\"{:.0}\">{} of {budget}: {} weights, {} in {} experts, {} KV cache{reserve}; {} of tokens</text>",
             y + 36.0,
             units::bytes(used(card)),
             units::bytes(dense),

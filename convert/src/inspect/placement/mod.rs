@@ -106,7 +106,7 @@ struct Hot {
     cards: Vec<usize>,
 }
 
-/// Looks at `container`; `counts` are files of counts to measure it by.
+/// Looks at `container` with `kv_bytes` of KV cache by card; `counts` are files of counts to measure it by.
 ///
 /// # Errors
 /// Where it has no experts, or counts are refused or of another model.
@@ -139,7 +139,7 @@ pub(super) fn of(container: &Container, kv_bytes: &[u64], counts: &[PathBuf]) ->
             segment_bytes: entry.bytes,
             expert_bytes,
             other_bytes: weights.saturating_sub(expert_bytes),
-            kv_bytes: placed.map_or(kv_bytes.get(card).copied().unwrap_or(0), |c| c.kv_bytes),
+            kv_bytes: kv_bytes.get(card).copied().unwrap_or(0),
             experts: slots,
             predicted_ppm: totals[card],
             measured_ppm: measured.as_ref().and_then(|r| r.share_ppm.get(card).copied()),
@@ -248,6 +248,12 @@ impl View {
         text::text(self, full)
     }
 
+    /// Bytes that a card's memory must have: its segment, its KV cache and what is to stay free.
+    fn total(&self, card: &Card) -> u64 {
+        let reserve = self.recorded.as_ref().map_or(0, |s| s.reserve);
+        card.segment_bytes.saturating_add(card.kv_bytes).saturating_add(reserve)
+    }
+
     /// Whether counts were given.
     fn is_measured(&self) -> bool {
         self.cards.iter().any(|c| c.measured_ppm.is_some())
@@ -293,7 +299,7 @@ pub(super) fn write_html(view: &View, path: &Path, force: bool) -> anyhow::Resul
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// KV cache by card, for a container that does not say.
+/// KV cache by card, estimated.
 pub(super) fn kv_by_card(opened: &crate::weights::Opened, context: Option<u64>, kv: KvType) -> Vec<u64> {
     let headers = opened.headers();
     let Some(header) = headers.first() else { return Vec::new() };

@@ -77,6 +77,15 @@ fn measured_shares_fit_too() {
         for cell in view.layers.iter_mut().flat_map(|l| &mut l.cards) {
             (cell.measured_ppm, cell.predicted_ppm, cell.experts) = (Some(1_000_000), 1_000_000, 4096);
         }
+        let size = (10_239 << 20) / 10 + 1;
+        for card in &mut view.cards {
+            (card.predicted_ppm, card.measured_ppm) = (499_000, Some(501_000));
+            (card.other_bytes, card.expert_bytes, card.segment_bytes, card.kv_bytes) = (size, size, size, 0);
+            card.budget = Some(size);
+        }
+        let text = view.text(false);
+        assert!(text.contains("1023.9 MiB") && text.contains("49.9→50.1 %"), "{text}");
+        assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
         view.cards.iter_mut().for_each(|c| c.measured_ppm = Some(1_000_000));
         let text = view.text(false);
         assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");

@@ -50,27 +50,22 @@ pub(super) fn text(view: &View, full: bool) -> String {
 
 fn cards(view: &View) -> String {
     let right = Align::Right;
-    let mut table = Table::new(&[
-        ("card", Align::Left),
-        ("weights", right),
-        ("experts", right),
-        ("slots", right),
-        ("KV cache", right),
-        ("total", right),
-        ("budget", right),
-        ("share", right),
-    ]);
+    let mut columns = vec![("card", Align::Left), ("weights", right), ("experts", right), ("slots", right)];
+    columns.extend([("KV cache", right), ("total", right), ("budget", right), ("share", right)]);
+    // Two shares take the room.
+    columns.retain(|(title, _)| *title != "slots" || !view.is_measured());
+    let mut table = Table::new(&columns);
     for (i, card) in view.cards.iter().enumerate() {
-        table.row([
-            format!("{i}{}", if card.host { " (host)" } else { "" }),
-            units::bytes(card.other_bytes),
-            units::bytes(card.expert_bytes),
-            units::count(card.experts),
-            units::bytes(card.kv_bytes),
-            units::bytes(card.segment_bytes.saturating_add(card.kv_bytes)),
-            card.budget.map_or_else(|| "no limit".into(), units::bytes),
-            shares(card),
-        ]);
+        let name = format!("{i}{}", if card.host { " (host)" } else { "" });
+        let [weights, experts] = [card.other_bytes, card.expert_bytes].map(units::bytes);
+        let [kv, total] = [card.kv_bytes, view.total(card)].map(units::bytes);
+        let budget = card.budget.map_or_else(|| "no limit".into(), units::bytes);
+        if view.is_measured() {
+            table.row([name, weights, experts, kv, total, budget, shares(card)]);
+        } else {
+            let slots = units::count(card.experts);
+            table.row([name, weights, experts, slots, kv, total, budget, shares(card)]);
+        }
     }
     table.render()
 }

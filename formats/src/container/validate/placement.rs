@@ -108,19 +108,18 @@ impl<'a> Rules<'a> {
 /// Slots hold experts of the model, each once, ascending.
 fn slots(b: &Bank, experts: u64) -> Result<(), ContainerError> {
     let place = format!("layer {} card {}", b.layer, b.card);
-    let mut here = HashSet::new();
     for (slot, &e) in b.experts.iter().enumerate() {
         if u64::from(e) >= experts {
             return Err(bad(format!("{place}: slot {slot} has expert {e}, the layer has {experts}")));
         }
-        if !here.insert(e) {
-            return Err(bad(format!("{place}: expert {e} has two slots")));
+    }
+    match b.experts.windows(2).find(|w| w[0] >= w[1]) {
+        Some([a, b]) if a == b => Err(bad(format!("{place}: expert {a} has two slots"))),
+        Some(pair) => {
+            Err(bad(format!("{place}: slots are not ascending, expert {} before {}", pair[0], pair[1])))
         }
+        None => Ok(()),
     }
-    if let Some(pair) = b.experts.windows(2).find(|w| w[0] > w[1]) {
-        return Err(bad(format!("{place}: slots are not ascending, expert {} before {}", pair[0], pair[1])));
-    }
-    Ok(())
 }
 
 /// An expert's blob is the same on whatever card it lies, so that it moves as it is.
