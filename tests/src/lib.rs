@@ -42,7 +42,9 @@ pub fn binary(name: &str) -> PathBuf {
     let profile = own.ancestors().nth(2).expect("target/PROFILE/deps");
     BUILT.call_once(|| {
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--bin", "gantry", "--bin", "gantry-run"]);
+        // With an example among them cargo gives dependencies the features that tests give them, so that after `cargo
+        // test --workspace` nothing has to be built once more.
+        build.args(["build", "--quiet", "--bin", "gantry", "--bin", "gantry-run", "--example", "generate"]);
         if profile.ends_with("release") {
             build.arg("--release");
         }
