@@ -25,7 +25,7 @@ pub struct Session {
 impl Session {
     pub(crate) fn new(model: &Model) -> Result<Self> {
         let sequence = model.executable().sequence(model.settings())?;
-        let workspace = model.executable().workspace();
+        let workspace = model.executable().workspace(model.settings())?;
         Ok(Self { model: model.clone(), sequence, workspace, logits: Vec::new(), drafting: false })
     }
 
@@ -79,10 +79,13 @@ impl Session {
     }
 
     /// All that the model keeps of this sequence, for [`restore`](Self::restore).
-    pub fn save(&self) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn save(&self) -> Result<Vec<u8>> {
         let mut saved = self.model.root().to_vec();
-        self.sequence.save(&mut saved);
-        saved
+        self.sequence.save(&mut saved)?;
+        Ok(saved)
     }
 
     /// Goes on where a session of the same model with the same options was saved. There are no logits before the
@@ -177,8 +180,9 @@ pub struct Together {
 }
 
 impl Together {
-    pub(crate) fn new(model: &Model) -> Self {
-        Self { model: model.clone(), workspace: model.executable().workspace() }
+    pub(crate) fn new(model: &Model) -> Result<Self> {
+        let workspace = model.executable().workspace(model.settings())?;
+        Ok(Self { model: model.clone(), workspace })
     }
 
     /// Takes each session its tokens, however many, and leaves it the logits of its last one. What a session gets is

@@ -214,11 +214,17 @@ impl Container {
 
     /// Whether `bytes` are what was written at `stretch`.
     pub fn stretch_is_intact(&self, stretch: &Stretch, bytes: &[u8]) -> bool {
+        let whole = hash::subtree_count(self.table.blobs()[stretch.blob].bytes) == 0;
+        let found = if whole { hash::hash(bytes) } else { hash::chaining_value(stretch.offset, bytes) };
+        self.stretch_hashes_to(stretch, &found)
+    }
+
+    /// Whether `found` is what the table says of `stretch`: the hash of a blob that is one stretch, the chaining value of
+    /// one among several.
+    pub fn stretch_hashes_to(&self, stretch: &Stretch, found: &[u8; 32]) -> bool {
         let blob = &self.table.blobs()[stretch.blob];
-        match self.table.values(blob).get((stretch.offset / hash::SUBTREE) as usize) {
-            Some(value) => hash::chaining_value(stretch.offset, bytes) == *value,
-            None => hash::hash(bytes) == blob.hash,
-        }
+        let value = self.table.values(blob).get((stretch.offset / hash::SUBTREE) as usize);
+        found == value.unwrap_or(&blob.hash)
     }
 
     /// The ranges of card `card`'s segment that no blob covers: zero padding.

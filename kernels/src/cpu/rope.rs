@@ -129,6 +129,11 @@ impl RopeAngles {
         self.cos.len() / self.pairs.max(1)
     }
 
+    /// cos and sin of each pair, position after position.
+    pub fn turns(&self) -> impl Iterator<Item = (f32, f32)> + '_ {
+        self.cos.iter().copied().zip(self.sin.iter().copied())
+    }
+
     /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
         self.cos.is_empty()

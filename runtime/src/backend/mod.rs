@@ -4,10 +4,13 @@
 //! its arenas into something that runs. Nothing falls back to another device.
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
+mod host;
 
 use crate::exchange::{Delays, Patience};
-use crate::load::Weights;
-use crate::model::program::{self, ExpertCheck, Program, StepKind};
+use crate::load::{Lift, Places, Verify, Weights};
+use crate::model::program::{self, ExpertCheck, Program, Step, StepKind};
 use crate::{Result, RuntimeError};
 use gantry_formats::layout::Layout;
 use std::any::Any;
@@ -73,6 +76,10 @@ pub trait Backend: Send + Sync {
     fn runs_others(&self) -> bool {
         false
     }
+    /// Whether card `card` takes what is packed for `target`, of its own family.
+    fn takes_target(&self, _card: usize, _target: &str) -> bool {
+        true
+    }
     /// Whether there is a kernel.
     fn takes(&self, step: StepKind, layout: Layout) -> bool;
     /// Bytes of what a sequence keeps: those that each position takes, and those it takes whatever its length.
@@ -85,6 +92,26 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// Where the program cannot be cut for them.
     fn exchange_bytes(&self, program: &Program, settings: &Settings, cards: usize) -> Result<Vec<u64>>;
+    /// The strongest verification that it has.
+    fn verify(&self) -> Verify {
+        Verify::Full
+    }
+    /// Whether it runs a step, whatever weights it reads.
+    fn runs(&self, step: &Step) -> bool;
+    /// Bytes that are free on each card; `None` where cards are in the host's memory.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn free(&self) -> Result<Option<Vec<u64>>> {
+        Ok(None)
+    }
+    /// Arenas on its cards, to be filled through `threads` threads; `None` where they are in the host's memory.
+    ///
+    /// # Errors
+    /// Where a card has too little memory.
+    fn lift(&self, _places: &Places) -> Result<Option<Box<dyn Lift>>> {
+        Ok(None)
+    }
     /// Joins program and weights.
     fn prepare(&self, program: Program, weights: Weights, run: &RunOptions) -> Result<Box<dyn Executable>>;
 }
@@ -103,7 +130,7 @@ pub trait Executable: Send + Sync {
     /// A new, empty sequence.
     fn sequence(&self, settings: &Settings) -> Result<Box<dyn Sequence>>;
     /// New working memory: one run at a time uses it.
-    fn workspace(&self) -> Box<dyn Workspace>;
+    fn workspace(&self, settings: &Settings) -> Result<Box<dyn Workspace>>;
     /// How often each expert of each layer was used since the model was loaded, `[layer][expert]`, where that is
     /// recorded.
     fn routed(&self) -> Option<Vec<Vec<u64>>>;
@@ -117,7 +144,10 @@ pub trait Sequence: Any + Send {
     /// that it is at now.
     fn rewind(&mut self, position: usize) -> usize;
     /// Appends all that it keeps to `out`.
-    fn save(&self, out: &mut Vec<u8>);
+    ///
+    /// # Errors
+    /// What the device says.
+    fn save(&self, out: &mut Vec<u8>) -> Result<()>;
     /// Takes what [`save`](Self::save) wrote; nothing changes where that is not possible.
     fn restore(&mut self, saved: &[u8]) -> Result<()>;
 }
@@ -176,6 +206,16 @@ impl Device {
             None => std::thread::available_parallelism().map_or(1, |n| n.get().min(cpu::MAX_THREADS)),
         };
         Ok(Self(Arc::new(cpu::Cpu::new(threads)?)))
+    }
+
+    /// NVIDIA cards, by their numbers. `threads` of the host read files.
+    ///
+    /// # Errors
+    /// Where there is no driver, no such card, or one that these kernels do not run on.
+    #[cfg(feature = "cuda")]
+    pub fn cuda(cards: &[usize], threads: Option<usize>) -> Result<Self> {
+        let threads = Self::cpu(threads)?.threads();
+        Ok(Self(Arc::new(cuda::Cuda::new(cards, threads)?)))
     }
 
     /// The device, in words.

@@ -206,11 +206,23 @@ pub(crate) struct Bench {
     /// Passes; the median counts.
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     pub(crate) repeat: usize,
+    /// What is measured: the model's text, or how fast it is loaded onto a card.
+    #[arg(long, value_enum, default_value_t = Measure::Text)]
+    pub(crate) measure: Measure,
     /// One JSON document.
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) load: Load,
+}
+
+/// What `bench` measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Measure {
+    /// Prompt and decode.
+    Text,
+    /// Loading, beside a loop that only reads and copies.
+    Load,
 }
 
 /// How tokens are chosen.
@@ -286,6 +298,9 @@ pub(crate) struct Load {
     /// Allows a context longer than the model was made for.
     #[arg(long)]
     pub(crate) beyond_context: bool,
+    /// The device: cpu, or NVIDIA cards as cuda:0 or cuda:0,1.
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub(crate) device: DeviceName,
     /// Threads [default: all processors].
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,
@@ -298,9 +313,9 @@ pub(crate) struct Load {
     /// How weights come into memory.
     #[arg(long = "load", value_name = "MODE", value_enum, default_value_t = Mode::Read)]
     pub(crate) mode: Mode,
-    /// How much of the container is verified while it is loaded.
-    #[arg(long, value_enum, default_value_t = Level::Full)]
-    pub(crate) verify: Level,
+    /// How much of the container is verified while it is loaded [default: device on cards, else full].
+    #[arg(long, value_enum)]
+    pub(crate) verify: Option<Level>,
     /// Most memory to use, e.g. 2GiB, where less than is free.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) memory_limit: Option<u64>,
@@ -363,13 +378,54 @@ pub(crate) enum Mode {
 pub(crate) enum Level {
     /// Every byte.
     Full,
+    /// Every byte, by the card in its own memory.
+    Device,
     /// Header, manifest, tables and padding; not the weights.
     Index,
     /// Only what opening verifies.
     None,
 }
 
+/// A device as it was named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceName {
+    Cpu,
+    /// Cards by their numbers.
+    Cuda(Vec<usize>),
+}
+
+impl std::str::FromStr for DeviceName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let unknown = || format!("{text:?} is no device: expected cpu, cuda:0 or cuda:0,1");
+        match text.split_once(':') {
+            None if text == "cpu" => Ok(Self::Cpu),
+            None if text == "cuda" => Ok(Self::Cuda(vec![0])),
+            Some(("cuda", list)) => {
+                let cards = list.split(',').map(|n| n.parse().map_err(|_| unknown()));
+                let cards: Vec<usize> = cards.collect::<Result<_, _>>()?;
+                match cards.iter().enumerate().find(|(i, card)| cards[..*i].contains(card)) {
+                    Some((_, card)) => Err(format!("card {card} is given twice")),
+                    None => Ok(Self::Cuda(cards)),
+                }
+            }
+            _ => Err(unknown()),
+        }
+    }
+}
+
 impl Load {
+    /// How much is to be verified, where that was said.
+    pub(crate) fn verify(&self) -> Option<Verify> {
+        Some(match self.verify? {
+            Level::Full => Verify::Full,
+            Level::Device => Verify::Device,
+            Level::Index => Verify::Index,
+            Level::None => Verify::None,
+        })
+    }
+
     /// What was meant.
     pub(crate) fn options(&self) -> ModelOptions {
         ModelOptions {
@@ -377,11 +433,7 @@ impl Load {
                 Mode::Read => LoadMode::Read,
                 Mode::Map => LoadMode::Map,
             },
-            verify: match self.verify {
-                Level::Full => Verify::Full,
-                Level::Index => Verify::Index,
-                Level::None => Verify::None,
-            },
+            verify: self.verify(),
             context: self.context,
             beyond_context: self.beyond_context,
             batch: self.batch,
@@ -431,6 +483,16 @@ mod tests {
     #[test]
     fn the_command_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn devices_have_names() {
+        assert_eq!("cpu".parse(), Ok(DeviceName::Cpu));
+        assert_eq!("cuda".parse(), Ok(DeviceName::Cuda(vec![0])));
+        assert_eq!("cuda:1,0".parse(), Ok(DeviceName::Cuda(vec![1, 0])));
+        for wrong in ["", "gpu", "cuda:", "cuda:0,", "cuda:0,0", "cuda:-1", "cpu:0"] {
+            assert!(wrong.parse::<DeviceName>().is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Prompt and decode speed.
 
-use super::args::Bench;
+use super::args::{Bench, DeviceName, Measure};
+use super::bench_load;
 use super::failure::Refusal;
 use super::opened;
 use super::speed::{Speed, load_json};
@@ -15,6 +16,13 @@ use std::time::{Duration, Instant};
 pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
     if args.repeat == 0 || (args.prompt, args.tokens) == (0, 0) {
         return Err(Refusal::error(Exit::Usage, "nothing to measure: give -r and one of -p and -n"));
+    }
+    match (&args.load.device, args.measure) {
+        (DeviceName::Cuda(cards), Measure::Load) => return bench_load::run(args, cards),
+        (DeviceName::Cpu, Measure::Load) => {
+            return Err(Refusal::error(Exit::Usage, "--measure load needs a card: give --device cuda:0"));
+        }
+        (_, Measure::Text) => {}
     }
     let container = opened::container(&args.model)?;
     let context = args.load.context.unwrap_or(args.prompt.max(args.tokens).max(1));

@@ -40,6 +40,6 @@ impl Kept {
 
     /// Leaves `session` in the file, which takes its name in the end.
     pub(crate) fn save(&self, session: &Session) -> anyhow::Result<()> {
-        output::replace(&self.0, &session.save())
+        output::replace(&self.0, &session.save()?)
     }
 }

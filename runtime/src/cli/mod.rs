@@ -9,7 +9,9 @@ macro_rules! eprintln {
 
 pub(crate) mod args;
 mod bench;
+mod bench_load;
 mod chat;
+mod devices;
 pub(crate) mod failure;
 mod generate;
 mod kept;
@@ -28,7 +30,6 @@ use args::{Cli, Command};
 use clap::CommandFactory;
 use gantry_formats::exit::Exit;
 use signals::Signals;
-use std::io::Write;
 
 /// Version of the schema of every `--json` document.
 pub(crate) const SCHEMA: u32 = 1;
@@ -43,29 +44,10 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Tokenize(args)) => tokenize::run(&args),
         Some(Command::Perplexity(args)) => perplexity::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
-        Some(Command::Devices { json }) => devices(json),
+        Some(Command::Devices { json }) => devices::run(json),
         Some(Command::Completions { shell }) => {
             clap_complete::generate(shell, &mut Cli::command(), "gantry-run", &mut std::io::stdout());
             Ok(Exit::Ok)
         }
     }
-}
-
-fn devices(json: bool) -> anyhow::Result<Exit> {
-    let device = gantry_runtime::Device::cpu(None)?;
-    let free = gantry_runtime::memory::free(None);
-    let mut out = std::io::stdout().lock();
-    if json {
-        let cpu = serde_json::json!({
-            "device": "cpu",
-            "description": device.describe(),
-            "threads": device.threads(),
-            "memory_free_bytes": free.bytes,
-        });
-        writeln!(out, "{}", serde_json::json!({ "schema": SCHEMA, "command": "devices", "devices": [cpu] }))?;
-    } else {
-        writeln!(out, "{}", device.describe())?;
-        writeln!(out, "  {:.1} GiB {}", free.bytes as f64 / f64::from(1 << 30), free.limit)?;
-    }
-    Ok(Exit::Ok)
 }

@@ -1,6 +1,6 @@
 //! A model that is loaded for a command, with its text side.
 
-use super::args::Load;
+use super::args::{DeviceName, Load};
 use super::failure::Refusal;
 use anyhow::Context;
 use gantry_formats::exit::Exit;
@@ -32,7 +32,10 @@ pub(crate) fn load_with(
     spec: Option<NonZeroUsize>,
     record_routing: bool,
 ) -> anyhow::Result<Model> {
-    let device = Device::cpu(load.threads)?;
+    let device = match &load.device {
+        DeviceName::Cpu => Device::cpu(load.threads)?,
+        DeviceName::Cuda(cards) => Device::cuda(cards, load.threads)?,
+    };
     let window = spec.map_or(0, |n| Speculation::window(n.get()));
     let hotness = hotness(container, &load.hotness)?;
     let options = ModelOptions { window, record_routing, hotness, ..load.options() };

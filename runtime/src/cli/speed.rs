@@ -44,6 +44,7 @@ pub(crate) fn load_json(model: &gantry_runtime::Model) -> Value {
     let report = model.load_report();
     let verified = match report.verified {
         gantry_runtime::Verify::Full => "full",
+        gantry_runtime::Verify::Device => "device",
         gantry_runtime::Verify::Index => "index",
         gantry_runtime::Verify::None => "none",
     };

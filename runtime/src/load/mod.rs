@@ -12,6 +12,7 @@ mod anew;
 mod arena;
 mod choose;
 mod damage;
+mod lift;
 mod pieces;
 mod places;
 mod progress;
@@ -22,6 +23,7 @@ mod weights;
 
 pub use arena::Arena;
 pub use damage::Damage;
+pub use lift::{Fill, Hashed, Lift};
 pub use places::{BankPlace, CardPlace, Places, Slot, TensorPlace};
 pub use progress::{Progress, SoFar, size_text};
 pub use report::{CardReport, LoadReport};
@@ -79,7 +81,7 @@ pub struct Left {
     pub range: Range<u64>,
 }
 
-/// Brings everything in `container` to its place.
+/// Brings everything in `container` to its place in memory of this process.
 ///
 /// Each card has a queue of its own, and all are served at the same time. Where the places are those that it was packed
 /// with, segments are read as a whole; else blob by blob, each verified by its own hash.
@@ -88,6 +90,48 @@ pub struct Left {
 /// [`RuntimeError::Placement`] for places that are not those of this container; a card's file that is missing or cannot
 /// be read, [`RuntimeError::Damage`] where bytes are not those that were written, [`RuntimeError::Allocation`].
 pub fn load(container: &Container, places: &Places, options: &LoadOptions) -> Result<(Weights, LoadReport)> {
+    if options.verify == Verify::Device {
+        return Err(RuntimeError::Setting(
+            "the host's memory is verified by the host; give --verify full".into(),
+        ));
+    }
+    let bring = |pieces: Vec<Vec<Piece>>, counter: &Counter<'_>, found: &mut Vec<Place>| match options.mode {
+        LoadMode::Read => read(container, places, pieces, options, counter, found),
+        LoadMode::Map => map(container, pieces, options, counter, found),
+    };
+    let (arenas, left, report) = bring_all(container, places, options, pieces::PIECE, bring)?;
+    Ok((Weights::new(arenas, left), report))
+}
+
+/// Brings everything in `container` to its place in arenas of cards; gives what stays in its files.
+///
+/// # Errors
+/// As [`load`], and what the cards say.
+pub(crate) fn lift(
+    container: &Container,
+    places: &Places,
+    options: &LoadOptions,
+    cards: Box<dyn Lift>,
+) -> Result<(Weights, LoadReport)> {
+    let bring = |pieces: Vec<Vec<Piece>>, counter: &Counter<'_>, found: &mut Vec<Place>| {
+        let times = match options.mode {
+            LoadMode::Read => lift::read(container, (options, &*cards), counter, pieces, found)?,
+            LoadMode::Map => lift::map(container, (options, &*cards), counter, found)?,
+        };
+        Ok((Vec::new(), times))
+    };
+    let (_, left, report) = bring_all(container, places, options, cards.piece(), bring)?;
+    Ok((Weights::lifted(cards, left), report))
+}
+
+/// What is common to every way in: everything that is checked before and after bytes are brought.
+fn bring_all(
+    container: &Container,
+    places: &Places,
+    options: &LoadOptions,
+    size: u64,
+    bring: impl FnOnce(Vec<Vec<Piece>>, &Counter<'_>, &mut Vec<Place>) -> Result<Loaded>,
+) -> Result<(Vec<Arena>, Vec<weights::LeftFile>, LoadReport)> {
     let start = Instant::now();
     places.check(container)?;
     let as_packed = places.are_as_packed(container);
@@ -104,19 +148,16 @@ pub fn load(container: &Container, places: &Places, options: &LoadOptions) -> Re
     container.check_unchanged()?;
     let mut found = match options.verify {
         Verify::None => Vec::new(),
-        Verify::Full | Verify::Index => verify::outer_padding(container)?,
+        Verify::Full | Verify::Device | Verify::Index => verify::outer_padding(container)?,
     };
     let cards = 0..places.cards.len();
     let pieces: Vec<Vec<Piece>> = match as_packed {
-        true => cards.map(|card| pieces::cut(container, card)).collect(),
-        false => cards.map(|card| pieces::gather(container, places, card)).collect(),
+        true => cards.map(|card| pieces::cut(container, card, size)).collect(),
+        false => cards.map(|card| pieces::gather(container, places, card, size)).collect(),
     };
     let bytes: Vec<u64> = pieces.iter().map(|all| all.iter().map(Piece::len).sum()).collect();
     let counter = Counter::new(options.progress.as_ref(), bytes.iter().copied());
-    let (arenas, times) = match options.mode {
-        LoadMode::Read => read(container, places, pieces, options, &counter, &mut found)?,
-        LoadMode::Map => map(container, pieces, options, &counter, &mut found)?,
-    };
+    let (arenas, times) = bring(pieces, &counter, &mut found)?;
     container.check_unchanged()?;
     if let Some(damage) = Damage::new(found) {
         return Err(RuntimeError::Damage(Box::new(damage)));
@@ -130,7 +171,14 @@ pub fn load(container: &Container, places: &Places, options: &LoadOptions) -> Re
         verified: options.verify,
         cards,
     };
-    Ok((Weights::new(arenas, left), report))
+    Ok((arenas, left, report))
+}
+
+/// Whether all of a piece stays in its file.
+fn stays(options: &LoadOptions, card: usize, piece: &Piece) -> bool {
+    let place = piece.place();
+    let within = |l: &Left| l.card == card && l.range.start <= place.start && place.end <= l.range.end;
+    options.left.iter().any(within)
 }
 
 /// Arenas, and how long each took.
@@ -152,11 +200,6 @@ fn read(
         memory.push((Arena::writable(bytes).map_err(|e| failed(card.bytes, e))?, bytes));
     }
     let full = options.verify == Verify::Full;
-    let stays = |card: usize, piece: &Piece| {
-        let place = piece.place();
-        let within = |l: &Left| l.card == card && l.range.start <= place.start && place.end <= l.range.end;
-        options.left.iter().any(within)
-    };
     let shares = memory.iter_mut().zip(pieces).map(|((memory, _), pieces)| share(memory, pieces));
     let queues = Queues::new(shares.collect());
     queues.run(options.threads, found, |card, (piece, bytes): (Piece, &mut [u8]), found| {
@@ -166,7 +209,7 @@ fn read(
             read.map_err(|e| shortened(container, e))
         };
         let len = piece.len();
-        if stays(card, &piece) {
+        if stays(options, card, &piece) {
             // Its pages are never touched, so they take no memory.
             if full {
                 let mut passing = vec![0; bytes.len()];
@@ -180,7 +223,7 @@ fn read(
             }
         }
         counter.add(card, len);
-        Ok(())
+        Ok::<_, ContainerError>(())
     })?;
     let times = queues.times().collect();
     drop(queues);
@@ -224,7 +267,7 @@ fn map(
         let range = piece.range.start as usize..piece.range.end as usize;
         verify::piece(container, card, &piece, &arenas[card].bytes()[range], found);
         counter.add(card, piece.len());
-        Ok(())
+        Ok::<_, ContainerError>(())
     })?;
     let times = queues.times().collect();
     Ok((arenas, times))

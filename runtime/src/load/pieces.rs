@@ -4,9 +4,9 @@ use super::Places;
 use gantry_formats::container::{Container, Stretch};
 use std::ops::Range;
 
-/// Pieces are about this long: large enough that a `pread` call costs nothing beside its copy, small enough that
+/// Pieces are about this long where this process hashes them: large enough that a `pread` call costs nothing beside its copy, small enough that
 /// the bytes are still in the core's own cache when they are hashed.
-const PIECE: u64 = 1 << 20;
+pub(super) const PIECE: u64 = 1 << 20;
 
 /// A range of a segment with the whole stretches that lie in it; what no stretch covers is padding.
 #[derive(Debug)]
@@ -21,8 +21,8 @@ pub(super) struct Piece {
     pub(super) stretches: Vec<Stretch>,
 }
 
-/// Cuts card `card`'s segment, which is its arena. The pieces follow each other and cover it.
-pub(super) fn cut(container: &Container, card: usize) -> Vec<Piece> {
+/// Cuts card `card`'s segment, which is its arena, about every `size` bytes. The pieces follow each other and cover it.
+pub(super) fn cut(container: &Container, card: usize, size: u64) -> Vec<Piece> {
     let end = container.header().cards[card].bytes;
     let new = |range: Range<u64>, stretches| Piece { from: card, at: range.start, range, stretches };
     let mut pieces = Vec::new();
@@ -30,7 +30,7 @@ pub(super) fn cut(container: &Container, card: usize) -> Vec<Piece> {
     for stretch in container.stretches(card) {
         let start = container.table().blobs()[stretch.blob].offset + stretch.offset;
         let stop = start + stretch.bytes;
-        if !piece.stretches.is_empty() && stop - piece.range.start > PIECE {
+        if !piece.stretches.is_empty() && stop - piece.range.start > size {
             piece.range.end = start;
             pieces.push(std::mem::replace(&mut piece, new(start..stop, Vec::new())));
         }
@@ -43,8 +43,8 @@ pub(super) fn cut(container: &Container, card: usize) -> Vec<Piece> {
         .stretches
         .last()
         .map_or(piece.range.start, |s| container.table().blobs()[s.blob].offset + s.offset + s.bytes);
-    while end - at > 2 * PIECE {
-        piece.range.end = at + PIECE;
+    while end - at > 2 * size {
+        piece.range.end = at + size;
         at = piece.range.end;
         pieces.push(std::mem::replace(&mut piece, new(at..end, Vec::new())));
     }
@@ -55,8 +55,8 @@ pub(super) fn cut(container: &Container, card: usize) -> Vec<Piece> {
 }
 
 /// What the arena of `card` takes from wherever it was packed, in the order of the arena. Blobs that follow each other
-/// there as they do in their segment are read together, with the padding between them.
-pub(super) fn gather(container: &Container, places: &Places, card: usize) -> Vec<Piece> {
+/// there as they do in their segment are read together, with the padding between them, about `size` bytes at a time.
+pub(super) fn gather(container: &Container, places: &Places, card: usize, size: u64) -> Vec<Piece> {
     let blobs = container.table().blobs();
     let mut pieces: Vec<Piece> = Vec::new();
     for (base, blob) in places.on_card(container, card) {
@@ -70,7 +70,7 @@ pub(super) fn gather(container: &Container, places: &Places, card: usize) -> Vec
                 before
                     && piece.from == from
                     && at.checked_sub(piece.at) == Some(range.start - piece.range.start)
-                    && range.end - piece.range.start <= PIECE
+                    && range.end - piece.range.start <= size
             };
             match pieces.last_mut().filter(follows) {
                 Some(piece) => {

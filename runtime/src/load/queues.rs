@@ -1,7 +1,6 @@
 //! One queue for each card, and threads that go round them.
 
 use super::damage::Place;
-use gantry_formats::container::ContainerError;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -33,12 +32,12 @@ impl<T: Send> Queues<T> {
 
     /// Works on everything with several threads, which take from one queue after the other, so that all cards are
     /// served at the same time however few threads there are. The first error ends it.
-    pub(super) fn run(
+    pub(super) fn run<E: Send>(
         &self,
         threads: usize,
         found: &mut Vec<Place>,
-        work: impl Fn(usize, T, &mut Vec<Place>) -> Result<(), ContainerError> + Sync,
-    ) -> Result<(), ContainerError> {
+        work: impl Fn(usize, T, &mut Vec<Place>) -> Result<(), E> + Sync,
+    ) -> Result<(), E> {
         let items = self.cards.iter().map(|q| lock(&q.items).len()).sum::<usize>();
         let threads = threads.clamp(1, items.max(1));
         let run = |first: usize| {
@@ -107,7 +106,7 @@ mod tests {
         let order = Mutex::new(Vec::new());
         let note = |card, item, _: &mut Vec<Place>| {
             order.lock().unwrap().push((card, item));
-            Ok(())
+            Ok::<_, &str>(())
         };
         queues.run(1, &mut Vec::new(), note).unwrap();
         let want = [(0, 0), (1, 10), (3, 20), (0, 1), (1, 11), (0, 2), (0, 3)];
@@ -122,7 +121,7 @@ mod tests {
             let done = Mutex::new(Vec::new());
             let note = |card, item, _: &mut Vec<Place>| {
                 done.lock().unwrap().push((card, item));
-                Ok(())
+                Ok::<_, &str>(())
             };
             queues.run(threads, &mut Vec::new(), note).unwrap();
             let mut done = done.into_inner().unwrap();
@@ -137,14 +136,14 @@ mod tests {
         let queues = Queues::new(vec![(0..1000).collect(), (0..1000).collect()]);
         let done = AtomicU64::new(0);
         let fails = |_, item: usize, _: &mut Vec<Place>| match item {
-            3 => Err(ContainerError::Incompatible("three".into())),
+            3 => Err("three"),
             _ => {
                 done.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
         };
         let error = queues.run(2, &mut Vec::new(), fails).unwrap_err();
-        assert_eq!(error.to_string(), "three");
+        assert_eq!(error, "three");
         assert!(done.into_inner() < 1990);
     }
 }

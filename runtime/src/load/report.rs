@@ -74,6 +74,7 @@ impl fmt::Display for LoadReport {
         let what = match (self.verified, self.mode) {
             (Verify::Full, LoadMode::Read) => "every byte verified in place",
             (Verify::Full, LoadMode::Map) => "every byte verified as mapped",
+            (Verify::Device, _) => "every byte verified on the card",
             (Verify::Index, _) => "only the index verified",
             (Verify::None, _) => "weights not verified",
         };

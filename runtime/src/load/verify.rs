@@ -13,6 +13,8 @@ pub enum Verify {
     /// Every byte: header, sections, every blob as it lies in memory, and that padding is zero.
     #[default]
     Full,
+    /// Every byte as well, blobs by the card itself in its own memory: the way there is covered too.
+    Device,
     /// Header, sections and padding of the index file; the blobs are taken as they are.
     Index,
     /// Only what opening a container always verifies: header, manifest, metadata and hash table.
@@ -21,24 +23,40 @@ pub enum Verify {
 
 /// Compares a piece in memory, loaded for the card `to`, with the hash table, and its padding with zero.
 pub(super) fn piece(container: &Container, to: usize, piece: &Piece, bytes: &[u8], found: &mut Vec<Place>) {
+    for (stretch, range) in piece.parts(container) {
+        let part = &bytes[range];
+        if !container.stretch_is_intact(stretch, part) {
+            found.push(Place::stretch(container, (piece.from, to), stretch, part));
+        }
+    }
+    padding(container, piece, bytes, found);
+}
+
+/// Compares what lies between the stretches of a piece with zero.
+pub(super) fn padding(container: &Container, piece: &Piece, bytes: &[u8], found: &mut Vec<Place>) {
     let card = piece.from;
-    let mut at = 0;
-    let padding = |range: Range<usize>, found: &mut Vec<Place>| {
+    let mut check = |range: Range<usize>| {
         if bytes[range.clone()].iter().any(|&b| b != 0) {
             let start = piece.range.start;
             let range = start + range.start as u64..start + range.end as u64;
             found.push(Place::padding(card, &format!("card {card}, segment"), range));
         }
     };
-    for (stretch, range) in piece.parts(container) {
-        padding(at..range.start, found);
-        let part = &bytes[range.clone()];
-        if !container.stretch_is_intact(stretch, part) {
-            found.push(Place::stretch(container, (card, to), stretch, part));
-        }
+    let mut at = 0;
+    for (_, range) in piece.parts(container) {
+        check(at..range.start);
         at = range.end;
     }
-    padding(at..bytes.len(), found);
+    check(at..bytes.len());
+}
+
+/// Compares what lies between the blobs of card `card`'s segment with zero.
+pub(super) fn segment_padding(container: &Container, card: usize, segment: &[u8], found: &mut Vec<Place>) {
+    for range in container.segment_padding(card) {
+        if segment[range.start as usize..range.end as usize].iter().any(|&b| b != 0) {
+            found.push(Place::padding(card, &format!("card {card}, segment"), range));
+        }
+    }
 }
 
 /// Checks the zero padding outside segments: in the index file, and before the segment in each card's own file.

@@ -1,6 +1,6 @@
 //! What loading gives: arenas, and the files of what was left there.
 
-use super::{Arena, Left, LoadMode, LoadOptions, Places};
+use super::{Arena, Left, Lift, LoadMode, LoadOptions, Places};
 use crate::RuntimeError;
 use crate::model::program::Matrix;
 use gantry_formats::container::{Container, ContainerError};
@@ -11,10 +11,17 @@ use std::os::unix::fs::FileExt;
 use std::time::SystemTime;
 
 /// A container's weights: the arenas of its cards, and what stays in its files.
-#[derive(Debug)]
 pub struct Weights {
     arenas: Vec<Arena>,
     left: Vec<LeftFile>,
+    /// What lies on cards, until the device takes it.
+    lifted: Option<Box<dyn Lift>>,
+}
+
+impl std::fmt::Debug for Weights {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Weights").field("arenas", &self.arenas).field("left", &self.left).finish()
+    }
 }
 
 /// Part of an arena that stayed in its file, as that was when it was verified.
@@ -33,14 +40,25 @@ pub(super) struct LeftFile {
 
 impl Weights {
     pub(super) fn new(arenas: Vec<Arena>, left: Vec<LeftFile>) -> Self {
-        Self { arenas, left }
+        Self { arenas, left, lifted: None }
+    }
+
+    /// Weights whose arenas are on cards.
+    pub(super) fn lifted(cards: Box<dyn Lift>, left: Vec<LeftFile>) -> Self {
+        Self { arenas: Vec::new(), left, lifted: Some(cards) }
+    }
+
+    /// The cards' arenas, for the device whose cards they are.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn take_lifted(&mut self) -> Option<Box<dyn Lift>> {
+        self.lifted.take()
     }
 
     /// Weights of some cards, all in memory.
     #[cfg(test)]
     pub(crate) fn of(cards: &[Vec<u8>]) -> io::Result<Self> {
         let arenas = cards.iter().map(|bytes| Arena::of(bytes)).collect::<io::Result<_>>()?;
-        Ok(Self { arenas, left: Vec::new() })
+        Ok(Self::new(arenas, Vec::new()))
     }
 
     /// By card.

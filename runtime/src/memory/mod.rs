@@ -42,6 +42,8 @@ pub enum Limit {
     ControlGroup,
     /// The address space of the process (`ulimit -v`).
     AddressSpace,
+    /// Memory of the card.
+    Card,
     /// What the user gave.
     User,
 }
@@ -52,6 +54,7 @@ impl fmt::Display for Limit {
             Self::Machine => "available on this machine",
             Self::ControlGroup => "left under the control group's limit",
             Self::AddressSpace => "left under the address space limit (ulimit -v)",
+            Self::Card => "free on this card",
             Self::User => "allowed by the memory limit (--memory-limit)",
         })
     }

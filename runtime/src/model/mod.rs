@@ -12,7 +12,7 @@ use crate::exchange::{Delays, Patience};
 use crate::load::{
     self, Beside, Chosen, Left, LoadMode, LoadOptions, LoadReport, Places, Progress, Verify, Wish,
 };
-use crate::memory::{self, Need};
+use crate::memory::{self, Free, Limit, Need};
 use crate::{Container, Device, Result, RuntimeError, Session, Together};
 use gantry_formats::arch::{self, Architecture, Hparams, HparamsError};
 use gantry_formats::container::{Model as Packed, StoredTensor};
@@ -36,8 +36,8 @@ pub const DEFAULT_BATCH: usize = 128;
 pub struct ModelOptions {
     /// How bytes come into memory.
     pub load: LoadMode,
-    /// How much of them is verified.
-    pub verify: Verify,
+    /// How much of them is verified; `None`: every byte, by the device itself where it can.
+    pub verify: Option<Verify>,
     /// Positions that a session has room for. `None`: the model's own context, at most 4096.
     pub context: Option<usize>,
     /// Whether that may be more than the model was made for.
@@ -74,7 +74,7 @@ impl Default for ModelOptions {
     fn default() -> Self {
         Self {
             load: LoadMode::default(),
-            verify: Verify::default(),
+            verify: None,
             context: None,
             beyond_context: false,
             batch: DEFAULT_BATCH,
@@ -131,6 +131,14 @@ impl Model {
         let packed = Places::as_packed(container);
         let mut program = build(&packed)?;
         check_kernels(&program, device)?;
+        if let Some(step) = program.steps().find(|step| !device.backend().runs(step)) {
+            return Err(RuntimeError::Incompatible(format!(
+                "{} has no kernel for the step {} of {}; give --device cpu",
+                device.backend().family(),
+                step.name(),
+                arch.name
+            )));
+        }
 
         let mut beside = beside(container, &hparams, &program, device, &settings);
         let wish = Wish {
@@ -153,17 +161,36 @@ impl Model {
         if options.check != ExpertCheck::Off && !places.share_experts() {
             notes.push("no layer has experts on several cards, so that there is nothing to check".into());
         }
-        memory::check(&need, memory::free(options.memory_limit), settings.context, beside.position)
-            .map_err(RuntimeError::Memory)?;
+        match device.backend().free()? {
+            None => {
+                let free = memory::free(options.memory_limit);
+                memory::check(&need, free, settings.context, beside.position)
+                    .map_err(RuntimeError::Memory)?;
+            }
+            Some(cards) => {
+                for (need, bytes) in need.iter().zip(cards) {
+                    let user = options.memory_limit.filter(|limit| *limit < bytes);
+                    let free = Free {
+                        bytes: user.unwrap_or(bytes),
+                        limit: if user.is_some() { Limit::User } else { Limit::Card },
+                    };
+                    memory::check(std::slice::from_ref(need), free, settings.context, beside.position)
+                        .map_err(RuntimeError::Memory)?;
+                }
+            }
+        }
 
         let how = LoadOptions {
             mode: options.load,
-            verify: options.verify,
+            verify: options.verify.unwrap_or_else(|| device.backend().verify()),
             threads: device.threads(),
             progress: options.progress.clone(),
             left,
         };
-        let (weights, report) = load::load(container, &places, &how)?;
+        let (weights, report) = match device.backend().lift(&places)? {
+            None => load::load(container, &places, &how)?,
+            Some(cards) => load::lift(container, &places, &how, cards)?,
+        };
         let (vocab, trained_context, drafts) = (program.vocab, program.context, program.draft.is_some());
         let run = RunOptions {
             record_routing: options.record_routing,
@@ -254,7 +281,10 @@ impl Model {
     }
 
     /// A step for several sessions at once.
-    pub fn together(&self) -> Together {
+    ///
+    /// # Errors
+    /// Where the device has no memory for its work.
+    pub fn together(&self) -> Result<Together> {
         Together::new(self)
     }
 
@@ -356,6 +386,17 @@ fn check_targets(container: &Container, device: &Device) -> Result<Vec<String>> 
     let manifest = container.manifest();
     let family = device.backend().family();
     let mut targets = manifest.cards.iter().map(|c| &c.target).chain([&manifest.target]);
+    let newer = manifest.cards.iter().enumerate().find(|(card, of)| {
+        of.target.split(':').next() == Some(family) && !device.backend().takes_target(*card, &of.target)
+    });
+    if let Some((_, card)) = newer {
+        return Err(RuntimeError::Incompatible(format!(
+            "this container is packed for {}, this is {}; gantry replan --target packs it for here (`gantry-run devices` \
+             lists what fits)",
+            card.target,
+            device.describe()
+        )));
+    }
     let foreign = targets.find(|t| t.split(':').next() != Some(family));
     match foreign {
         None => Ok(Vec::new()),

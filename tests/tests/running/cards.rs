@@ -45,13 +45,13 @@ fn all_that(model: &Model) -> Vec<Vec<u32>> {
     for &token in &more {
         out.push(bits(session.decode(token).expect("logits")));
     }
-    let saved = session.save();
+    let saved = session.save().unwrap();
     let mut sessions: Vec<Session> = (0..4).map(|_| model.session().expect("a session")).collect();
     sessions[3].restore(&saved).expect("a session of the same model");
     let tokens = [random.tokens(9), random.tokens(1), random.tokens(4), random.tokens(2)];
     for _ in 0..2 {
         let mut parts: Vec<_> = sessions.iter_mut().zip(tokens.iter().map(Vec::as_slice)).collect();
-        model.together().step(&mut parts).expect("a step");
+        model.together().unwrap().step(&mut parts).expect("a step");
         out.extend(sessions.iter().map(|s| bits(s.logits())));
     }
     if model.drafts() {

@@ -16,7 +16,7 @@ struct Victim {
 impl Victim {
     fn new(mut session: Session) -> Self {
         session.prefill(&[8, 9, 10]).expect("logits");
-        let unharmed = session.save();
+        let unharmed = session.save().unwrap();
         Self { session, unharmed }
     }
 
@@ -28,7 +28,7 @@ impl Victim {
 
     /// Nothing changed.
     fn unharmed(mut self, what: &str) {
-        assert!(self.session.save() == self.unharmed, "{what}");
+        assert!(self.session.save().unwrap() == self.unharmed, "{what}");
         let mut fresh = self.session.model().session().expect("a session");
         let want = bits(fresh.prefill(&[8, 9, 10, 11]).expect("logits"));
         assert!(bits(self.session.decode(11).expect("logits")) == want, "{what}");
@@ -41,7 +41,7 @@ fn every_cut_and_every_flipped_byte_is_refused() {
         let model = Made::new(preset, &[]).load(&options());
         let mut session = model.session().expect("a session");
         session.prefill(&Random::new(1).tokens(2)).expect("logits");
-        let saved = session.save();
+        let saved = session.save().unwrap();
         let mut victim = Victim::new(model.session().expect("a session"));
         // Every one of a small session; the heads, the end and every so many of a large one.
         let stride = saved.len() / 6000 + 1;
@@ -66,7 +66,7 @@ fn a_session_of_another_container_is_refused() {
     let mut victim = Victim::new(b.session().expect("a session"));
     let mut session = a.session().expect("a session");
     session.prefill(&[5, 6]).expect("logits");
-    victim.refuses(&session.save(), "of another container");
+    victim.refuses(&session.save().unwrap(), "of another container");
     victim.unharmed("llama");
 }
 
@@ -79,7 +79,7 @@ fn a_forged_session_is_refused_or_runs() {
         let mut session = model.session().expect("a session");
         session.prefill(&Random::new(3).tokens(37)).expect("logits");
         session.prefill(&Random::new(4).tokens(3)).expect("logits");
-        let saved = session.save();
+        let saved = session.save().unwrap();
         let mut random = Random::new(6);
         // Numbers of 8 bytes: counts and positions, wherever they are.
         let mut heads: Vec<usize> = (ROOT..saved.len() - 40)

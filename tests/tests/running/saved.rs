@@ -30,11 +30,11 @@ fn a_restored_session_goes_on_bit_for_bit() {
                         // Where it can be taken back, part of what is kept is beyond its end.
                         session.rewind(16);
                     }
-                    let saved = session.save();
+                    let saved = session.save().unwrap();
                     other.restore(&saved).unwrap_or_else(|e| panic!("{what}: {e}"));
                     assert_eq!(other.position(), session.position(), "{what}");
                     assert!(other.logits().is_empty(), "{what}: logits of another text");
-                    assert!(other.save() == saved, "{what}: saved again");
+                    assert!(other.save().unwrap() == saved, "{what}: saved again");
                     for n in [1, 3, 9, 1, 1, 2] {
                         let tokens = random.tokens(n);
                         let want = bits(session.prefill(&tokens).expect("logits"));
@@ -78,7 +78,7 @@ fn drafts_go_on_after_a_restore() {
         let mut drafts = Speculation::new(&mut session, 3).expect("drafts");
         session.prefill(&prompt).expect("logits");
         let (_, token) = write(&mut session, &mut drafts, 9, 5);
-        let saved = session.save();
+        let saved = session.save().unwrap();
         let before = drafts.counts();
         let want = write(&mut session, &mut drafts, token, 10);
         let accepted = drafts.counts().accepted - before.accepted;
@@ -93,7 +93,7 @@ fn drafts_go_on_after_a_restore() {
         // Where nothing kept the block up, drafts are bad at first and the text is the same.
         let mut without = model.session().expect("a session");
         without.prefill(&prompt).expect("logits");
-        let saved = without.save();
+        let saved = without.save().unwrap();
         let want = bits(without.decode(9).expect("logits"));
         let mut late = model.session().expect("a session");
         let mut drafts = Speculation::new(&mut late, 3).expect("drafts");
@@ -115,7 +115,7 @@ fn a_larger_context_restores_and_a_too_small_one_does_not() {
         let tokens = Random::new(1).tokens(60);
         let mut session = made.load(&options(0, KvType::F32, 64)).session().expect("a session");
         session.prefill(&tokens).expect("logits");
-        let saved = session.save();
+        let saved = session.save().unwrap();
         let want = bits(session.decode(9).expect("logits"));
         for context in [61, 64, 65, 300] {
             let model = made.load(&options(0, KvType::F32, context));
@@ -142,7 +142,7 @@ fn another_type_of_keys_is_refused() {
         let saved = |kv| {
             let mut session = made.load(&options(0, kv, 64)).session().expect("a session");
             session.prefill(&[5, 6, 7]).expect("logits");
-            session.save()
+            session.save().unwrap()
         };
         let (full, half) = (saved(KvType::F32), saved(KvType::F16));
         let mut session = made.load(&options(0, KvType::F16, 64)).session().expect("a session");
@@ -160,7 +160,7 @@ fn a_context_that_selects_otherwise_is_refused() {
         let mut session = made.load(&options(0, KvType::F32, short)).session().expect("a session");
         session.prefill(&[5, 6, 7]).expect("logits");
         let mut longer = made.load(&options(0, KvType::F32, 64)).session().expect("a session");
-        let error = longer.restore(&session.save()).expect_err("refused").to_string();
+        let error = longer.restore(&session.save().unwrap()).expect_err("refused").to_string();
         assert!(error.contains("another context"), "{preset}: {error}");
         assert_eq!(longer.position(), 0);
     }

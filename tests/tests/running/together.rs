@@ -14,7 +14,7 @@ fn sessions(model: &Model, count: usize) -> Vec<Session> {
 fn step(model: &Model, sessions: &mut [Session], all: &mut [Vec<u32>], tokens: &[Vec<u32>], what: &str) {
     let mut parts: Vec<(&mut Session, &[u32])> =
         sessions.iter_mut().zip(tokens).map(|(s, t)| (s, t.as_slice())).collect();
-    model.together().step(&mut parts).expect("a step");
+    model.together().unwrap().step(&mut parts).expect("a step");
     for (i, session) in sessions.iter().enumerate() {
         all[i].extend(&tokens[i]);
         assert_eq!(session.position(), all[i].len(), "{what}: session {i}");
@@ -81,7 +81,7 @@ fn what_cannot_go_together_is_refused_before_anything_is_computed() {
     let refused = |sessions: &mut [Session], tokens: &[&[u32]]| {
         let mut parts: Vec<(&mut Session, &[u32])> =
             sessions.iter_mut().zip(tokens).map(|(s, t)| (s, *t)).collect();
-        let error = model.together().step(&mut parts).expect_err("refused");
+        let error = model.together().unwrap().step(&mut parts).expect_err("refused");
         assert!(sessions.iter().all(|s| s.position() == 0), "something was computed: {error}");
         error
     };
@@ -96,7 +96,7 @@ fn what_cannot_go_together_is_refused_before_anything_is_computed() {
     assert!(matches!(long, RuntimeError::ContextFull { used: 0, wanted: 9, context: 8 }), "{long}");
     let unknown = refused(&mut sessions(&model, 2), &[&[5], &[512]]);
     assert!(matches!(unknown, RuntimeError::Token { token: 512, vocab: 512 }), "{unknown}");
-    model.together().step(&mut []).expect("nothing to do");
+    model.together().unwrap().step(&mut []).expect("nothing to do");
 }
 
 /// A session with drafts may take a step with others in between.

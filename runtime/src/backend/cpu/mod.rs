@@ -15,7 +15,7 @@ mod shapes;
 mod steps;
 mod workspace;
 
-use super::{Backend, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace};
+use super::{Backend, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace, host};
 use crate::load::Weights;
 use crate::model::program::{CardPrograms, ExpertCheck, Matrix, Program, Step, StepKind, VectorId};
 use crate::{Result, RuntimeError};
@@ -24,6 +24,7 @@ use gantry_formats::block::GgmlType;
 use gantry_formats::layout::Layout;
 use gantry_kernels::cpu::{self as kernels, Isa, MatrixView, Ngram, Pool, RopeTable};
 pub use links::Differ;
+pub(super) use registry::reader;
 use sequence::CpuSequence;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -72,6 +73,10 @@ impl Backend for Cpu {
         }
     }
 
+    fn runs(&self, _: &Step) -> bool {
+        true
+    }
+
     fn kept_bytes(&self, program: &Program, settings: &Settings) -> KeptBytes {
         memory::kept(program, settings)
     }
@@ -111,14 +116,8 @@ impl Cpu {
     }
 }
 
-/// `[n][columns]` to `[columns][n]`.
-fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
-    let each = |c: usize| values[c..].iter().step_by(columns).copied();
-    (0..columns).flat_map(each).collect()
-}
-
 /// A count for each expert of each layer that routes.
-fn counters(program: &Program) -> Vec<Vec<AtomicU64>> {
+pub(super) fn counters(program: &Program) -> Vec<Vec<AtomicU64>> {
     let mut counters = Vec::new();
     for step in &program.body {
         if let Step::Route { layer, routing, .. } = step {
@@ -173,11 +172,11 @@ impl Shared {
             // A tap's weights of all channels together, as the kernel takes them.
             if let Step::Conv { shape, weight, .. } = step {
                 let VectorId(id) = *weight;
-                vectors[id] = transposed(&vectors[id], shape.taps);
+                vectors[id] = host::transposed(&vectors[id], shape.taps);
             }
         }
-        let tables = program.rotations.iter().map(|r| shapes::table(r, &vectors)).collect();
-        let ngrams = program.ngrams.iter().map(shapes::ngram).collect();
+        let tables = program.rotations.iter().map(|r| host::rope_table(r, &vectors)).collect();
+        let ngrams = program.ngrams.iter().map(host::ngram).collect();
         let routed = run.record_routing.then(|| counters(&program));
         let count = weights.arenas().len().max(1);
         let cards = CardPrograms::new(&program, count, run.check)?;
@@ -214,8 +213,8 @@ impl Executable for Prepared {
         Ok(Box::new(CpuSequence::new(&self.cards[0].program, settings)?))
     }
 
-    fn workspace(&self) -> Box<dyn Workspace> {
-        Box::new(Cards::new(&self.cards, self.run.clone()))
+    fn workspace(&self, _: &Settings) -> Result<Box<dyn Workspace>> {
+        Ok(Box::new(Cards::new(&self.cards, self.run.clone())))
     }
 
     fn routed(&self) -> Option<Vec<Vec<u64>>> {

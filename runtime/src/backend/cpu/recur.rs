@@ -2,8 +2,8 @@
 
 use super::sequence::State;
 use super::workspace::{Batch, Walker};
-use super::{Loaded, registry};
-use crate::model::program::{BufferId, Matrix, Pieces, Step, StepKind};
+use super::{Loaded, host};
+use crate::model::program::{BufferId, Matrix, Pieces, Step};
 use crate::{Result, RuntimeError};
 use gantry_kernels::cpu::{self as kernels, DeltaInput};
 
@@ -75,20 +75,10 @@ impl Walker {
         let hash = &loaded.ngrams[hash];
         let width = loaded.program.values(y);
         let mut out = self.buffers.take(y, batch.tokens.len() * width);
-        let mut rows = vec![0; hash.offsets.len()];
-        let mut window = vec![None; hash.size];
         for (span, sequence) in batch.spans.iter().zip(batch.sequences.iter()) {
-            for t in 0..span.tokens {
-                for (back, seen) in window.iter_mut().enumerate() {
-                    let at = (span.start + t).checked_sub(back);
-                    *seen = at.and_then(|p| sequence.tokens.get(p).copied());
-                }
-                hash.rows(&window, &mut rows);
-                let out = &mut out[(span.row + t) * width..][..width];
-                for (row, out) in rows.iter().zip(out.chunks_exact_mut(table.cols)) {
-                    loaded.table_row(table, *row, &mut self.bytes, out)?;
-                }
-            }
+            let out = &mut out[span.row * width..][..span.tokens * width];
+            let from = (&loaded.weights, table);
+            host::ngram_rows(from, hash, sequence.tokens, span.start, &mut self.bytes, out)?;
         }
         self.buffers.give(y, out);
         Ok(())
@@ -96,31 +86,6 @@ impl Walker {
 }
 
 impl Loaded {
-    /// Row `row` of a table that stays in its file.
-    fn table_row(&self, table: &Matrix, row: u64, bytes: &mut Vec<u8>, out: &mut [f32]) -> Result<()> {
-        let bad = |what: String| RuntimeError::Tensor { tensor: table.name.to_string(), what };
-        let outside = || bad(format!("row {row} lies outside of its {} rows", table.rows.len()));
-        let row = usize::try_from(row).ok().filter(|r| *r < table.rows.len()).ok_or_else(outside)?;
-        let row = table.rows.start + row;
-        let (all, one) = (table.layout.planes(table.stored_rows as u64, table.cols as u64), 1);
-        let planes = all.zip(table.layout.planes(one, table.cols as u64)).ok_or_else(outside)?;
-        let total = table.layout.bytes(one, table.cols as u64).ok_or_else(outside)?;
-        bytes.clear();
-        bytes.resize(total as usize, 0);
-        for (plane, single) in planes.0.iter().zip(&planes.1) {
-            let each = plane.bytes / table.stored_rows as u64;
-            let at = table.offset + plane.offset as usize + row * each as usize;
-            let into = &mut bytes[single.offset as usize..][..each as usize];
-            let read = self.weights.read(table.card, at, into);
-            read.map_err(|e| bad(format!("row {row} cannot be read from the container's file: {e}")))?;
-        }
-        let no_kernel = || bad(format!("no {} kernel for layout {}", StepKind::Rows, table.layout));
-        let reader = registry::reader(StepKind::Rows, table.layout).ok_or_else(no_kernel)?;
-        let view = reader(table.layout, 1, table.cols, bytes).map_err(|e| bad(e.to_string()))?;
-        view.dequantize_row(0, out);
-        Ok(())
-    }
-
     /// The experts that a table gives for each token.
     pub(super) fn given(
         &self,

@@ -10,7 +10,7 @@ pub(super) type Reader = for<'a> fn(Layout, usize, usize, &'a [u8]) -> Result<Ma
 
 /// The reader of `layout` for `step`; `None` where no kernel takes it. Products read every layout with values;
 /// rows that are used as they are must not be rotated, and vectors not be padded to tiles of rows.
-pub(super) fn reader(step: StepKind, layout: Layout) -> Option<Reader> {
+pub(in crate::backend) fn reader(step: StepKind, layout: Layout) -> Option<Reader> {
     let taken = match step {
         StepKind::Gemm | StepKind::Experts => true,
         StepKind::Embed => !layout.is_rotated(),

@@ -137,8 +137,9 @@ impl Sequence for CpuSequence {
         position
     }
 
-    fn save(&self, out: &mut Vec<u8>) {
+    fn save(&self, out: &mut Vec<u8>) -> Result<()> {
         super::saved::save(self, out);
+        Ok(())
     }
 
     fn restore(&mut self, saved: &[u8]) -> Result<()> {

@@ -1,7 +1,6 @@
 //! The kernels' words for the program's.
 
 use crate::model::program::{self, Gating, KeyHeads, Routing};
-use gantry_formats::arch;
 use gantry_kernels::cpu as kernels;
 
 pub(super) fn routing(r: &Routing) -> kernels::Routing {
@@ -46,43 +45,6 @@ pub(super) fn gate(g: program::Gate) -> kernels::Gate {
     }
 }
 
-pub(super) fn ngram(n: &program::Ngram) -> kernels::Ngram {
-    kernels::Ngram {
-        size: n.size,
-        eos: n.eos,
-        multipliers: n.multipliers.clone(),
-        offsets: n.offsets.clone(),
-        vocabs: n.vocabs.clone(),
-    }
-}
-
 pub(super) fn selection(s: &program::Selection) -> kernels::Selection {
     kernels::Selection { heads: s.heads, len: s.len, top: s.top, ratio: s.ratio, expand: s.expand }
-}
-
-/// The angles of a rotation.
-pub(super) fn table(rotation: &program::Rotation, vectors: &[Vec<f32>]) -> kernels::RopeTable {
-    let scaling = match rotation.scaling {
-        arch::RopeScaling::None => kernels::RopeScaling::None,
-        arch::RopeScaling::Linear { factor } => {
-            kernels::RopeScaling::Linear { freq_scale: (1.0 / factor) as f32 }
-        }
-        arch::RopeScaling::Yarn {
-            factor,
-            original_context,
-            attn_factor,
-            ext_factor,
-            beta_fast,
-            beta_slow,
-        } => kernels::RopeScaling::Yarn {
-            freq_scale: (1.0 / factor) as f32,
-            original_context: u32::try_from(original_context).unwrap_or(u32::MAX),
-            ext_factor: ext_factor as f32,
-            attn_factor: attn_factor as f32,
-            beta_fast: beta_fast as f32,
-            beta_slow: beta_slow as f32,
-        },
-    };
-    let divisors = rotation.divisors.map(|id| vectors[id.0].as_slice());
-    kernels::RopeTable::new(rotation.len, rotation.base as f32, divisors, scaling)
 }

@@ -433,3 +433,45 @@ pub enum Step {
         y: BufferId,
     },
 }
+
+impl Step {
+    /// What it is called, for messages.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Begin(_) => "Begin",
+            Self::Embed { .. } => "Embed",
+            Self::Ngram { .. } => "Ngram",
+            Self::RmsNorm { .. } => "RmsNorm",
+            Self::LayerNorm { .. } => "LayerNorm",
+            Self::Quantize { .. } => "Quantize",
+            Self::Rotate { .. } => "Rotate",
+            Self::Gemm { .. } => "Gemm",
+            Self::Rope { .. } => "Rope",
+            Self::Store { .. } => "Store",
+            Self::Attention { .. } => "Attention",
+            Self::Compress { .. } => "Compress",
+            Self::Select { .. } => "Select",
+            Self::Conv { .. } => "Conv",
+            Self::DeltaNet { .. } => "DeltaNet",
+            Self::Copy { .. } => "Copy",
+            Self::Gate { .. } => "Gate",
+            Self::SiluMul { .. } => "SiluMul",
+            Self::SiluScaled { .. } => "SiluScaled",
+            Self::StreamNorm { .. } => "StreamNorm",
+            Self::StreamWrite { .. } => "StreamWrite",
+            Self::StreamMix { .. } => "StreamMix",
+            Self::SinkhornRead { .. } => "SinkhornRead",
+            Self::SinkhornWrite { .. } => "SinkhornWrite",
+            Self::SinkhornHead { .. } => "SinkhornHead",
+            Self::NgramGate { .. } => "NgramGate",
+            Self::Route { .. } => "Route",
+            Self::Experts { .. } => "Experts",
+            Self::Mix { .. } => "Mix",
+            Self::Send { .. } => "Send",
+            Self::Receive { .. } => "Receive",
+            Self::Return { .. } => "Return",
+            Self::Collect { .. } => "Collect",
+            Self::Add { .. } => "Add",
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Compiles the CUDA kernels into one fat binary, where nvcc is found.
+//!
+//! `GANTRY_NVCC` names it; else it is looked for in `CUDA_HOME`, on the `PATH`, and where NVIDIA's installer puts it.
+//! Without it the crate is built all the same, with a warning and no CUDA kernels, unless `GANTRY_REQUIRE_NVCC` is set.
+//! `GANTRY_CUDA_TARGETS` (`sm_90 sm_120`) names fewer generations than all, for quick builds.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Generations with machine code of their own; newer ones take the PTX of the last.
+const TARGETS: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"];
+
+fn main() {
+    for path in ["cuda", "device", "build.rs"] {
+        println!("cargo:rerun-if-changed={path}");
+    }
+    for name in ["GANTRY_NVCC", "GANTRY_REQUIRE_NVCC", "GANTRY_CUDA_TARGETS", "CUDA_HOME"] {
+        println!("cargo:rerun-if-env-changed={name}");
+    }
+    if env::var_os("CARGO_FEATURE_CUDA").is_none() {
+        return;
+    }
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("kernels.fatbin");
+    match nvcc() {
+        Some(nvcc) => compile(&nvcc, &out),
+        None => {
+            let missing = "nvcc was not found (GANTRY_NVCC names it): built without CUDA kernels";
+            assert!(env::var_os("GANTRY_REQUIRE_NVCC").is_none(), "{missing}");
+            println!("cargo:warning={missing}");
+            std::fs::write(&out, []).expect("OUT_DIR can be written");
+        }
+    }
+}
+
+fn nvcc() -> Option<PathBuf> {
+    if let Some(named) = env::var_os("GANTRY_NVCC") {
+        // One that is named and is not there is a mistake, not an absence.
+        return Some(named.into());
+    }
+    let homes = env::var_os("CUDA_HOME").map(|home| Path::new(&home).join("bin"));
+    let path =
+        env::var_os("PATH").map(|path| env::split_paths(&path).collect::<Vec<_>>()).unwrap_or_default();
+    let folders = homes.into_iter().chain(path).chain(["/usr/local/cuda/bin".into()]);
+    folders.map(|folder| folder.join("nvcc")).find(|nvcc| nvcc.is_file())
+}
+
+fn compile(nvcc: &Path, out: &Path) {
+    let wanted = env::var("GANTRY_CUDA_TARGETS").unwrap_or_else(|_| TARGETS.join(" "));
+    let targets: Vec<&str> = wanted.split_whitespace().collect();
+    let mut command = Command::new(nvcc);
+    command.args([
+        "-std=c++17",
+        "-O3",
+        "--threads",
+        "0",
+        "-Werror",
+        "all-warnings",
+        "-Xptxas",
+        "-warn-spills",
+    ]);
+    for (i, target) in targets.iter().enumerate() {
+        let virtual_target = target.replace("sm_", "compute_");
+        let code = match i + 1 == targets.len() {
+            true => format!("[{target},{virtual_target}]"),
+            false => (*target).to_string(),
+        };
+        command.arg("-gencode").arg(format!("arch={virtual_target},code={code}"));
+    }
+    command.args(["--fatbin", "-o"]).arg(out).arg("cuda/kernels.cu");
+    let done = command.output().unwrap_or_else(|e| panic!("{}: {e}", nvcc.display()));
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(
+        done.status.success(),
+        "{} failed:\n{said}{}",
+        nvcc.display(),
+        String::from_utf8_lossy(&done.stdout)
+    );
+}

@@ -1,0 +1,21 @@
+// All kernels of this crate for CUDA, in one module.
+
+#include "../device/attention.c"
+#include "../device/conv.c"
+#include "../device/delta.c"
+#include "../device/embed.c"
+#include "../device/experts.c"
+#include "../device/gemm.c"
+#include "../device/ngram.c"
+#include "../device/norm.c"
+#include "../device/pieces.c"
+#include "../device/quantize.c"
+#include "../device/rope.c"
+#include "../device/rotate.c"
+#include "../device/route.c"
+#include "../device/sample.c"
+#include "../device/sinkhorn.c"
+#include "../device/store.c"
+#include "../device/streams.c"
+
+#include "blake3.cu"

@@ -1,0 +1,121 @@
+//! What a run works on, as kernels see it: tables of tokens, positions and sequences.
+
+use super::driver::{CudaError, Stream};
+use super::loaded::Loaded;
+use super::sequence::CudaSequence;
+use super::tables::{Placed, TableId, Tables};
+use crate::model::program::KeptId;
+use gantry_kernels::cpu::RopeAngles;
+
+/// The tokens of one sequence in a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    /// Their first row.
+    pub(super) row: usize,
+    /// How many.
+    pub(super) tokens: usize,
+    /// Position of the first.
+    pub(super) start: usize,
+}
+
+/// The tables of a run.
+pub(super) struct Batch {
+    tables: Tables,
+    placed: Placed,
+    /// Tokens of the run.
+    pub(super) n: usize,
+    pub(super) spans: Vec<Span>,
+    tokens: TableId,
+    positions: TableId,
+    slots: TableId,
+    span_row: TableId,
+    span_tokens: TableId,
+    span_start: TableId,
+    /// By [`KeptId`]: of each sequence.
+    kept: Vec<TableId>,
+    /// By rotation.
+    angles: Vec<TableId>,
+}
+
+impl Batch {
+    pub(super) fn new(loaded: &Loaded) -> Result<Self, CudaError> {
+        let tables = Tables::default();
+        let placed = Placed::new(&tables, &loaded.context, &loaded.kernels.stream)?;
+        let none = TableId::default();
+        Ok(Self {
+            tables,
+            placed,
+            n: 0,
+            spans: Vec::new(),
+            tokens: none,
+            positions: none,
+            slots: none,
+            span_row: none,
+            span_tokens: none,
+            span_start: none,
+            kept: Vec::new(),
+            angles: Vec::new(),
+        })
+    }
+
+    /// Brings the tables of a run to the card.
+    pub(super) fn set(
+        &mut self,
+        loaded: &Loaded,
+        tokens: &[u32],
+        spans: Vec<Span>,
+        sequences: &[&mut CudaSequence],
+        stream: &Stream,
+    ) -> Result<(), CudaError> {
+        let tables = &mut self.tables;
+        tables.clear();
+        let positions: Vec<u32> =
+            spans.iter().flat_map(|s| (s.start..s.start + s.tokens).map(|p| p as u32)).collect();
+        let slots = spans.iter().enumerate().flat_map(|(slot, s)| std::iter::repeat_n(slot as u32, s.tokens));
+        self.n = tokens.len();
+        self.tokens = tables.ints(tokens.iter().copied());
+        self.positions = tables.ints(positions.iter().copied());
+        self.slots = tables.ints(slots);
+        self.span_row = tables.ints(spans.iter().map(|s| s.row as u32));
+        self.span_tokens = tables.ints(spans.iter().map(|s| s.tokens as u32));
+        self.span_start = tables.ints(spans.iter().map(|s| s.start as u32));
+        let kept = (0..loaded.program.kept.len()).map(KeptId);
+        self.kept = kept.map(|id| tables.longs(sequences.iter().map(|s| s.at(id)))).collect();
+        let mut angles = RopeAngles::default();
+        self.angles = Vec::with_capacity(loaded.angles.len());
+        for table in &loaded.angles {
+            table.angles(&positions, &mut angles);
+            self.angles.push(self.tables.floats(angles.turns().flat_map(|(cos, sin)| [cos, sin])));
+        }
+        self.spans = spans;
+        self.placed.replace(&self.tables, stream)
+    }
+
+    pub(super) fn tokens(&self) -> u64 {
+        self.placed.at(self.tokens)
+    }
+
+    pub(super) fn positions(&self) -> u64 {
+        self.placed.at(self.positions)
+    }
+
+    /// Of each token, its sequence.
+    pub(super) fn slots(&self) -> u64 {
+        self.placed.at(self.slots)
+    }
+
+    /// By sequence: first row, tokens, position of the first.
+    pub(super) fn spans(&self) -> [u64; 3] {
+        [self.span_row, self.span_tokens, self.span_start].map(|id| self.placed.at(id))
+    }
+
+    /// Of each sequence, where something is kept.
+    pub(super) fn kept(&self, id: KeptId) -> u64 {
+        self.placed.at(self.kept[id.0])
+    }
+
+    /// Cosines and sines of the tokens' positions.
+    pub(super) fn angles(&self, rotation: usize) -> u64 {
+        self.placed.at(self.angles[rotation])
+    }
+}

@@ -1,0 +1,72 @@
+//! The buffers of a program on a card.
+
+use super::driver::{Context, CudaError, DeviceMemory, Stream};
+use crate::model::program::{Buffer, BufferId, Format};
+use std::sync::Arc;
+
+/// Beginnings of buffers are multiples of this.
+const ALIGN: u64 = 256;
+
+/// All of them, for batches of some tokens.
+pub(super) struct Buffers {
+    memory: DeviceMemory,
+    /// By [`BufferId`]: values or quants, and scales.
+    places: Vec<[u64; 2]>,
+}
+
+/// Bytes of `rows` rows of a buffer: values or quants, and scales.
+fn sizes(buffer: &Buffer, rows: u64) -> [u64; 2] {
+    let values = rows.saturating_mul(buffer.width as u64);
+    match buffer.format {
+        Format::F32 | Format::Ids => [values.saturating_mul(4), 0],
+        Format::Q8 => [values, values / 32 * 4],
+        Format::I8 => [values, rows * 4],
+    }
+}
+
+/// Bytes of all of `buffers` for batches of `tokens`.
+pub(super) fn bytes(buffers: &[Buffer], tokens: usize) -> u64 {
+    let of = |b: &Buffer| sizes(b, b.rows as u64 * tokens as u64).map(|n| n.next_multiple_of(ALIGN));
+    buffers.iter().flat_map(of).fold(0, u64::saturating_add)
+}
+
+impl Buffers {
+    pub(super) fn new(context: &Arc<Context>, buffers: &[Buffer], tokens: usize) -> Result<Self, CudaError> {
+        let memory = DeviceMemory::new(context, bytes(buffers, tokens), "working memory")?;
+        let mut next = memory.address();
+        let mut take = |bytes: u64| {
+            let at = next;
+            next += bytes.next_multiple_of(ALIGN);
+            at
+        };
+        let places = buffers.iter().map(|b| sizes(b, b.rows as u64 * tokens as u64).map(&mut take)).collect();
+        Ok(Self { memory, places })
+    }
+
+    /// Where a buffer's values or quants are.
+    pub(super) fn at(&self, id: BufferId) -> u64 {
+        self.places[id.0][0]
+    }
+
+    /// Where its scales are.
+    pub(super) fn scales(&self, id: BufferId) -> u64 {
+        self.places[id.0][1]
+    }
+
+    /// Copies bytes of a buffer's values here.
+    pub(super) fn read(
+        &self,
+        id: BufferId,
+        first: usize,
+        into: &mut [u8],
+        stream: &Stream,
+    ) -> Result<(), CudaError> {
+        let at = self.at(id) - self.memory.address() + first as u64;
+        self.memory.read(at, into, stream)
+    }
+
+    /// Copies bytes there.
+    pub(super) fn write(&self, id: BufferId, from: &[u8], stream: &Stream) -> Result<(), CudaError> {
+        self.memory.write(self.at(id) - self.memory.address(), from, stream)
+    }
+}

@@ -1,0 +1,99 @@
+//! What can go wrong between here and a card.
+
+use cudarc::driver::DriverError;
+use gantry_formats::exit::{Exit, ExitCode};
+
+/// Why a card cannot be used, or stopped working.
+#[derive(Debug, thiserror::Error)]
+pub enum CudaError {
+    /// No driver.
+    #[error("no CUDA driver: libcuda.so was not found; install NVIDIA's driver, or run on --device cpu")]
+    NoDriver,
+    /// A driver that lacks what is needed.
+    #[error("the CUDA driver lacks {symbol}; install a driver for CUDA {}.{} or newer", .needs / 1000, .needs % 1000 / 10)]
+    Symbol {
+        /// The first function that is missing.
+        symbol: &'static str,
+        /// The oldest version that would do, as the driver counts.
+        needs: i32,
+    },
+    /// A driver that is too old.
+    #[error(
+        "the CUDA driver is for CUDA {}.{}, these kernels need {}.{} or newer; install a newer driver",
+        .found / 1000, .found % 1000 / 10, .needs / 1000, .needs % 1000 / 10
+    )]
+    OldDriver {
+        /// As the driver counts: 1000 × major + 10 × minor.
+        found: i32,
+        /// The oldest that would do.
+        needs: i32,
+    },
+    /// No such card.
+    #[error("cuda:{card}: there are {count} cards here, from cuda:0; `gantry-run devices` lists them")]
+    NoCard {
+        /// The one that was asked for.
+        card: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// A generation that these kernels were not compiled for.
+    #[error("cuda:{card} ({name}) is of generation sm_{generation}; these kernels run on sm_80 and newer")]
+    Generation {
+        /// Which card.
+        card: usize,
+        /// What it is.
+        name: String,
+        /// 10 × major + minor.
+        generation: u32,
+    },
+    /// This program was built where no nvcc was found.
+    #[error(
+        "this program was built without CUDA kernels: build it where nvcc is found (GANTRY_NVCC names it)"
+    )]
+    NoKernels,
+    /// A kernel that the module does not have.
+    #[error("no CUDA kernel is called {0}; this program and its kernels are of different versions")]
+    NoKernel(String),
+    /// Memory that a card does not have.
+    #[error("cuda:{card}: no {bytes} bytes for {what}, {free} are free")]
+    OutOfMemory {
+        /// Which card.
+        card: usize,
+        /// What they are for.
+        what: &'static str,
+        /// How many.
+        bytes: u64,
+        /// How many are free now.
+        free: u64,
+    },
+    /// Anything else that the driver refused.
+    #[error("cuda:{card}: {what}: {name} ({code})")]
+    Call {
+        /// Which card.
+        card: usize,
+        /// What was tried.
+        what: &'static str,
+        /// The driver's name of it.
+        name: String,
+        /// The driver's number.
+        code: u32,
+    },
+}
+
+impl CudaError {
+    /// What the driver said when `what` was tried on `card`.
+    pub(super) fn call(card: usize, what: &'static str, error: DriverError) -> Self {
+        let name = error.error_name().map_or("unknown error".into(), |n| n.to_string_lossy().into_owned());
+        Self::Call { card, what, name, code: error.0 as u32 }
+    }
+}
+
+impl ExitCode for CudaError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::OutOfMemory { .. } => Exit::Resources,
+            Self::Call { .. } => Exit::Other,
+            _ => Exit::Incompatible,
+        }
+    }
+}

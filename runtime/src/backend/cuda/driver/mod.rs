@@ -1,0 +1,18 @@
+//! The CUDA driver, behind types that own what they stand for: a context, memory, streams, events, modules.
+//!
+//! The driver's library is looked for when a card is opened, never linked. `cudarc` declares its functions and panics
+//! where one is missing, so that all that are used here are looked up first.
+
+mod context;
+mod error;
+mod memory;
+mod module;
+mod stream;
+
+pub(crate) use context::Context;
+pub use context::{CardInfo, cards};
+pub use error::CudaError;
+pub use memory::DeviceMemory;
+pub(crate) use memory::{Pinned, Registered};
+pub(crate) use module::{Arg, Function, Module};
+pub(crate) use stream::{Event, Stream};

@@ -1,0 +1,146 @@
+//! Kernels: a module of them, and launches.
+#![allow(unsafe_code, reason = "calls of the driver, each with its reason")]
+
+use super::{Context, CudaError, Stream};
+use cudarc::driver::{result, sys};
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+/// Compiled kernels on a card.
+#[derive(Debug)]
+pub(crate) struct Module {
+    context: Arc<Context>,
+    module: sys::CUmodule,
+}
+
+// SAFETY: the driver lets any thread use a module.
+unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Sync for Module {}
+
+impl Module {
+    /// Loads a fat binary, of which the driver takes what fits the card.
+    ///
+    /// # Errors
+    /// [`CudaError::NoKernels`] for an empty one; what the driver says.
+    pub(crate) fn new(context: &Arc<Context>, fatbin: &[u8]) -> Result<Arc<Self>, CudaError> {
+        if fatbin.is_empty() {
+            return Err(CudaError::NoKernels);
+        }
+        context.current()?;
+        // The driver reads headers of it as 64-bit numbers.
+        let aligned: Vec<u64> = fatbin
+            .chunks(8)
+            .map(|c| {
+                let mut word = [0; 8];
+                word[..c.len()].copy_from_slice(c);
+                u64::from_ne_bytes(word)
+            })
+            .collect();
+        // SAFETY: the image is whole, as the compiler wrote it, and the driver copies what it keeps.
+        let module = unsafe { result::module::load_data(aligned.as_ptr().cast()) };
+        let module = module.map_err(|e| context.failed("loading kernels", e))?;
+        Ok(Arc::new(Self { context: Arc::clone(context), module }))
+    }
+
+    /// The kernel called `name`.
+    ///
+    /// # Errors
+    /// [`CudaError::NoKernel`].
+    pub(crate) fn function(self: &Arc<Self>, name: &str) -> Result<Function, CudaError> {
+        self.context.current()?;
+        let missing = || CudaError::NoKernel(name.into());
+        let text = CString::new(name).map_err(|_| missing())?;
+        // SAFETY: the module lives as long as the function, which holds it.
+        let function = unsafe { result::module::get_function(self.module, text) }.map_err(|_| missing())?;
+        let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
+        // SAFETY: the function was just found.
+        let group = unsafe { result::function::get_function_attribute(function, most) };
+        let group = group.map_err(|e| self.context.failed("asking for a kernel's group", e))?;
+        Ok(Function { module: Arc::clone(self), function, group: group.max(1) as u32 })
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        if self.context.current().is_ok() {
+            // SAFETY: loaded in `new`, unloaded once.
+            let _ = unsafe { result::module::unload(self.module) };
+        }
+    }
+}
+
+/// A kernel.
+#[derive(Clone, Debug)]
+pub(crate) struct Function {
+    module: Arc<Module>,
+    function: sys::CUfunction,
+    group: u32,
+}
+
+// SAFETY: the driver lets any thread launch a kernel.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+/// An argument of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Arg {
+    /// An address on the card, or a number of 64 bits.
+    U64(u64),
+    /// A number of 32 bits.
+    U32(u32),
+    /// A float.
+    F32(f32),
+}
+
+/// Most arguments of a kernel.
+const MOST: usize = 32;
+
+impl Function {
+    /// Threads of a group: as many as the kernel was compiled for.
+    pub(crate) fn group(&self) -> u32 {
+        self.group
+    }
+
+    /// Gives the kernel to `stream`: `grid` groups of `group` threads.
+    ///
+    /// # Safety
+    /// The arguments are those that the kernel declares, in order, and all that it does with the addresses among them
+    /// stays within allocations that live until the stream is past it.
+    ///
+    /// # Errors
+    /// What the driver says; errors of the kernel itself come when the stream is waited for.
+    ///
+    /// # Panics
+    /// More than 32 arguments.
+    pub(crate) unsafe fn launch(
+        &self,
+        stream: &Stream,
+        grid: [u32; 3],
+        group: u32,
+        args: &[Arg],
+    ) -> Result<(), CudaError> {
+        assert!(args.len() <= MOST, "{} arguments", args.len());
+        if grid.contains(&0) {
+            return Ok(());
+        }
+        // The driver reads as many bytes of each as the kernel declares.
+        let mut words = [0u64; MOST];
+        let mut pointers = [std::ptr::null_mut::<c_void>(); MOST];
+        for ((word, pointer), arg) in words.iter_mut().zip(&mut pointers).zip(args) {
+            *word = match *arg {
+                Arg::U64(n) => n,
+                Arg::U32(n) => n.into(),
+                Arg::F32(x) => x.to_bits().into(),
+            };
+            *pointer = std::ptr::from_mut(word).cast();
+        }
+        let context = &self.module.context;
+        context.current()?;
+        let ([x, y, z], pointers) = (grid, &mut pointers[..args.len()]);
+        // SAFETY: the function is the module's, which lives; the caller vouches for the arguments.
+        unsafe { result::launch_kernel(self.function, (x, y, z), (group, 1, 1), 0, stream.raw(), pointers) }
+            .map_err(|e| context.failed("launching a kernel", e))
+    }
+}

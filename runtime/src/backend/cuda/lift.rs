@@ -1,0 +1,227 @@
+//! Filling arenas: reading threads write into a ring of pinned memory, from which a card copies in a stream of its own
+//! and, where it is to verify, hashes in another what has arrived.
+
+use super::driver::{
+    Arg, Context, CudaError, DeviceMemory, Event, Function, Module, Pinned, Registered, Stream,
+};
+use crate::load::{Fill, Hashed, Lift};
+use crate::{Result, RuntimeError};
+use gantry_kernels::cuda::FATBIN;
+use std::any::Any;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// A piece: long enough that reading and copying it cost much more than starting to.
+const PIECE: u64 = 4 << 20;
+
+/// Pinned memory of a card at most, whatever the model's size.
+const RING: u64 = 256 << 20;
+
+/// Bytes behind an arena that the hash kernel may read, never use.
+const BEHIND: u64 = 64;
+
+/// What the hash kernel takes for each stretch: `Stretch` of `blake3.cu`.
+const DESCRIBED: usize = 24;
+
+/// Cards that are being filled.
+pub(crate) struct CudaLift {
+    cards: Vec<Card>,
+    /// Threads that will read.
+    threads: usize,
+}
+
+struct Card {
+    // First, for a stream that goes away waits for what it was given, which is about all that follows.
+    copies: Stream,
+    hashes: Stream,
+    context: Arc<Context>,
+    arena: DeviceMemory,
+    kernel: Function,
+    begun: OnceLock<Begun>,
+}
+
+/// What a card has from the moment that it is known what comes.
+struct Begun {
+    ring: Ring,
+    /// Descriptions of all stretches, and room for their hashes.
+    stretches: DeviceMemory,
+    values: DeviceMemory,
+    count: usize,
+}
+
+/// Slots that are free, those that are longest free first.
+struct Ring {
+    free: Mutex<VecDeque<Slot>>,
+    returned: Condvar,
+}
+
+/// Pinned memory, and the moment from which on it may be written again.
+struct Slot {
+    memory: Pinned,
+    copied: Event,
+}
+
+impl Ring {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Slot>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a slot whose copy is done.
+    fn take(&self) -> Result<Slot, CudaError> {
+        let mut free = self.lock();
+        let slot = loop {
+            match free.pop_front() {
+                Some(slot) => break slot,
+                None => free = self.returned.wait(free).unwrap_or_else(PoisonError::into_inner),
+            }
+        };
+        drop(free);
+        match slot.copied.synchronize() {
+            Ok(()) => Ok(slot),
+            Err(e) => {
+                // Others wait for it, and will find the same.
+                self.give(slot);
+                Err(e)
+            }
+        }
+    }
+
+    fn give(&self, slot: Slot) {
+        self.lock().push_back(slot);
+        self.returned.notify_one();
+    }
+}
+
+impl CudaLift {
+    /// Arenas of these bytes, one on each card.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`] says which has too little.
+    pub(crate) fn new(cards: &[(Arc<Context>, u64)], threads: usize) -> Result<Self, CudaError> {
+        let card = |(context, bytes): &(Arc<Context>, u64)| {
+            let arena = DeviceMemory::new(context, bytes.saturating_add(BEHIND), "a card's arena")?;
+            let kernel = Module::new(context, FATBIN)?.function("gantry_blake3")?;
+            let (copies, hashes) = (Stream::new(context)?, Stream::new(context)?);
+            Ok(Card { context: Arc::clone(context), arena, copies, hashes, kernel, begun: OnceLock::new() })
+        };
+        Ok(Self { cards: cards.iter().map(card).collect::<Result<_, CudaError>>()?, threads })
+    }
+
+    /// The arenas, filled.
+    pub(crate) fn into_arenas(self) -> Vec<DeviceMemory> {
+        self.cards.into_iter().map(|card| card.arena).collect()
+    }
+}
+
+impl Card {
+    fn begun(&self) -> Result<&Begun> {
+        self.begun
+            .get()
+            .ok_or_else(|| RuntimeError::Placement("a card gets bytes before it was told of".into()))
+    }
+}
+
+impl Lift for CudaLift {
+    fn piece(&self) -> u64 {
+        PIECE
+    }
+
+    fn begin(&self, card: usize, longest: usize, total: u64, hashed: &[Hashed]) -> Result<()> {
+        let card = &self.cards[card];
+        let slot = longest.max(1);
+        // One for each thread to write and one for the card to copy; no more than there is to bring.
+        let most = (total / slot as u64 + 1).min(RING / slot as u64).max(1);
+        let count = (2 * self.threads as u64).clamp(1, most);
+        let slots = (0..count).map(|_| {
+            let memory = Pinned::new(&card.context, slot, "the ring that a card copies from")?;
+            Ok(Slot { memory, copied: Event::new(&card.context, false)? })
+        });
+        let slots = slots.collect::<Result<VecDeque<_>, CudaError>>()?;
+        let mut described = Vec::with_capacity(hashed.len() * DESCRIBED);
+        for h in hashed {
+            described.extend_from_slice(&h.at.to_le_bytes());
+            described.extend_from_slice(&(h.offset / 1024).to_le_bytes());
+            described.extend_from_slice(&(h.bytes as u32).to_le_bytes());
+            described.extend_from_slice(&u32::from(h.whole).to_le_bytes());
+        }
+        let table = "the table of what a card hashes";
+        let stretches = DeviceMemory::new(&card.context, described.len() as u64, table)?;
+        stretches.write(0, &described, &card.hashes)?;
+        let values = DeviceMemory::new(&card.context, 32 * hashed.len() as u64, table)?;
+        let ring = Ring { free: Mutex::new(slots), returned: Condvar::new() };
+        let begun = Begun { ring, stretches, values, count: hashed.len() };
+        card.begun
+            .set(begun)
+            .map_err(|_| RuntimeError::Placement("a card was told twice of what comes".into()))
+    }
+
+    #[allow(unsafe_code, reason = "an asynchronous copy")]
+    fn put(&self, card: usize, at: u64, len: usize, hashed: Range<usize>, fill: &mut Fill<'_>) -> Result<()> {
+        let of = &self.cards[card];
+        let begun = of.begun()?;
+        let mut slot = begun.ring.take()?;
+        let done = fill(&mut slot.memory[..len]).and_then(|()| {
+            // SAFETY: the slot is written again only after `copied`, and freed only after its stream was waited for.
+            unsafe { of.arena.write_async(at, &slot.memory[..len], &of.copies) }?;
+            slot.copied.record(&of.copies)?;
+            of.hashes.wait(&slot.copied)?;
+            self.hash(card, hashed)
+        });
+        begun.ring.give(slot);
+        done
+    }
+
+    #[allow(unsafe_code, reason = "an asynchronous copy")]
+    fn put_mapped(&self, card: usize, at: u64, bytes: &[u8], hashed: Range<usize>) -> Result<()> {
+        let of = &self.cards[card];
+        let pinned = Registered::new(&of.context, bytes)?;
+        let copied = Event::new(&of.context, false)?;
+        // SAFETY: the mapping stays, pinned, until the copy was waited for.
+        unsafe { of.arena.write_async(at, &pinned, &of.copies) }?;
+        copied.record(&of.copies)?;
+        of.hashes.wait(&copied)?;
+        self.hash(card, hashed)?;
+        Ok(copied.synchronize()?)
+    }
+
+    #[allow(unsafe_code, reason = "a launch")]
+    fn hash(&self, card: usize, hashed: Range<usize>) -> Result<()> {
+        let card = &self.cards[card];
+        let begun = card.begun()?;
+        if hashed.is_empty() {
+            return Ok(());
+        }
+        let first = hashed.start as u64;
+        let args = [
+            Arg::U64(card.arena.address()),
+            Arg::U64(begun.stretches.address() + first * DESCRIBED as u64),
+            Arg::U64(begun.values.address() + first * 32),
+        ];
+        // SAFETY: each stretch lies in the arena, which has room behind it, and has a description and a value; all
+        // of them outlive the stream.
+        unsafe { card.kernel.launch(&card.hashes, [hashed.len() as u32, 1, 1], 256, &args) }?;
+        Ok(())
+    }
+
+    fn finish(&self, card: usize) -> Result<Vec<[u8; 32]>> {
+        let card = &self.cards[card];
+        card.copies.synchronize()?;
+        card.hashes.synchronize()?;
+        let begun = card.begun()?;
+        let mut values = vec![0; 32 * begun.count];
+        if begun.count > 0 {
+            begun.values.read(0, &mut values, &card.hashes)?;
+        }
+        Ok(values.as_chunks().0.to_vec())
+    }
+
+    fn read(&self, card: usize, at: u64, into: &mut [u8]) -> Result<()> {
+        let card = &self.cards[card];
+        Ok(card.arena.read(at, into, &card.copies)?)
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send + Sync> {
+        self
+    }
+}

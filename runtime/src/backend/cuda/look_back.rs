@@ -1,0 +1,209 @@
+//! Steps that look back: caches and attention, convolutions, delta nets, n-gram tables.
+
+use super::kernels::{Args, groups};
+use super::loaded::wrong;
+use super::sequence::element;
+use super::steps::{Around, EACH, Runner};
+use crate::backend::{Settings, host};
+use crate::model::program::{
+    BufferId, CacheShape, Chosen, DeltaShape, Kept, KeptId, KeyHeads, Matrix, Pieces, Program, Step,
+};
+use crate::{Result, RuntimeError};
+
+/// Positions that a group of attention takes; a token's bits depend on it.
+const CHUNK: usize = 512;
+
+/// Query heads of a group.
+const HEADS: usize = 8;
+
+fn cache_of(program: &Program, id: KeptId) -> Result<CacheShape> {
+    match program.kept.get(id.0) {
+        Some(Kept::Cache(shape)) => Ok(*shape),
+        _ => Err(wrong("program", "a step reads something kept of another kind".into())),
+    }
+}
+
+/// Bytes of partial results of a step for batches of `tokens`.
+pub(super) fn partial_bytes(step: &Step, settings: &Settings, tokens: usize) -> u64 {
+    let floats = match step {
+        Step::Attention { heads, window, .. } => {
+            let seen = window.map_or(settings.context, |w| w.min(settings.context));
+            let splits = seen.div_ceil(CHUNK) + 1;
+            heads.query * splits * (2 + heads.value_len)
+        }
+        Step::DeltaNet { shape, .. } => 2 * shape.key_heads * shape.dim + 2 * shape.value_heads,
+        _ => 0,
+    };
+    (floats as u64).saturating_mul(tokens as u64).saturating_mul(4).saturating_add(512)
+}
+
+impl Runner {
+    pub(super) fn look_back(&self, around: &Around<'_, '_>, step: &Step, n: usize) -> Result<()> {
+        let (loaded, batch) = (around.loaded, around.batch);
+        let program = &loaded.program;
+        let Some(sequence) = around.sequences.first() else { return Ok(()) };
+        let halves = |shape: CacheShape| element(shape, sequence.settings()) == 2;
+        match step {
+            Step::Store { cache, keys, values } => {
+                let shape = cache_of(program, *cache)?;
+                let (key_values, value_values) = (keys.len, values.map_or(0, |v| v.len));
+                let addresses =
+                    [self.buffers.at(keys.buffer), 0, batch.kept(*cache), batch.positions(), batch.slots()];
+                let long = [program.values(keys.buffer), keys.start, values.map_or(0, |v| v.start)];
+                let args = Args::at(&addresses).long(&long).long(&[sequence.place(*cache).capacity]);
+                let args = args.int(&[n, key_values, value_values]);
+                let name = if halves(shape) { "gantry_store_f16" } else { "gantry_store_f32" };
+                self.launch(loaded, name, [groups(key_values + value_values, EACH), n, 1], &args)
+            }
+            Step::Attention { heads, cache, window, chosen, entries, sinks, q, y } => {
+                let shape = cache_of(program, *cache)?;
+                let whole = |c: &Chosen| {
+                    batch.spans.iter().all(|s| s.tokens == 0 || c.by.whole(s.start + s.tokens - 1))
+                };
+                let ids = |c: &Option<Chosen>| match c.as_ref().filter(|c| !whole(c)) {
+                    Some(c) => (self.buffers.at(c.ids), c.by.per_token()),
+                    None => (0, 0),
+                };
+                let (own, per_token) = ids(chosen);
+                let (more, entry_per_token) = entries.map_or((0, 0), |e| ids(&e.chosen));
+                let entry_kept = entries.map_or(0, |e| batch.kept(e.cache));
+                let entry_capacity = entries.map_or(1, |e| sequence.place(e.cache).capacity);
+                let ratio = entries.map_or(1, |e| e.ratio);
+                let longest = batch.spans.iter().map(|s| s.start + s.tokens).max().unwrap_or(0);
+                let positions = match (own, window) {
+                    (0, None) => longest,
+                    (0, Some(w)) => longest.min(*w),
+                    _ => per_token.min(longest),
+                };
+                let seen = positions + if entries.is_some() { longest / ratio } else { 0 };
+                let splits = seen.div_ceil(CHUNK).max(1);
+                let partial = if splits > 1 { self.partial.address() } else { 0 };
+                let addresses = [
+                    self.buffers.at(q.buffer),
+                    0,
+                    batch.kept(*cache),
+                    entry_kept,
+                    batch.positions(),
+                    batch.slots(),
+                    own,
+                    more,
+                    loaded.vector(*sinks),
+                    self.buffers.at(*y),
+                    partial,
+                ];
+                let long =
+                    [program.values(q.buffer), q.start, sequence.place(*cache).capacity, entry_capacity];
+                let int = [
+                    heads.query,
+                    heads.kv,
+                    heads.key_len,
+                    heads.value_len,
+                    shape.shared.into(),
+                    window.unwrap_or(0),
+                    per_token,
+                    entry_per_token,
+                    ratio,
+                    CHUNK,
+                    splits,
+                ];
+                let args = Args::at(&addresses).long(&long).int(&int).float(heads.scale);
+                let name = if halves(shape) { "gantry_attention_f16" } else { "gantry_attention_f32" };
+                let blocks = heads.kv * (heads.query / heads.kv).div_ceil(HEADS);
+                self.launch(loaded, name, [n, blocks, splits], &args)?;
+                if splits == 1 {
+                    return Ok(());
+                }
+                let addresses = [partial, loaded.vector(*sinks), self.buffers.at(*y)];
+                let args = Args::at(&addresses).int(&[heads.query, heads.value_len, splits]);
+                self.launch(loaded, "gantry_attention_combine", [n, heads.query, 1], &args)
+            }
+            _ => Err(unsupported(step)),
+        }
+    }
+
+    pub(super) fn recur(&self, around: &Around<'_, '_>, step: &Step, n: usize) -> Result<()> {
+        let (loaded, batch) = (around.loaded, around.batch);
+        let program = &loaded.program;
+        let Some(sequence) = around.sequences.first() else { return Ok(()) };
+        let [span_row, span_tokens, span_start] = batch.spans();
+        match step {
+            Step::Conv { shape, history, weight, x, silu, y } => {
+                let kept = batch.kept(*history);
+                let x_at = self.buffers.at(x.buffer);
+                let long = [program.values(x.buffer), x.start, sequence.place(*history).capacity];
+                let addresses = [
+                    x_at,
+                    loaded.vector(Some(*weight)),
+                    0,
+                    kept,
+                    batch.positions(),
+                    batch.slots(),
+                    span_row,
+                    self.buffers.at(*y),
+                ];
+                let int = [n, shape.channels, shape.taps, shape.dilation, (*silu).into()];
+                let grid = [groups(shape.channels, EACH), n, 1];
+                self.launch(loaded, "gantry_conv", grid, &Args::at(&addresses).long(&long).int(&int))?;
+                let addresses = [x_at, 0, kept, batch.positions(), batch.slots(), span_row, span_tokens];
+                let args = Args::at(&addresses).long(&long).int(&[n, shape.channels]);
+                self.launch(loaded, "gantry_conv_keep", grid, &args)
+            }
+            Step::DeltaNet { shape, state, decay, dt, qkv, alpha, beta, y } => {
+                let DeltaShape { key_heads, value_heads, dim, keys, eps } = *shape;
+                let qk = self.partial.address();
+                let gates = qk + (n as u64 * 2 * key_heads as u64 * dim as u64 * 4).next_multiple_of(256);
+                let qkv = self.buffers.at(*qkv);
+                let logits = |p: &Pieces| [program.values(p.buffer), p.start, p.stride];
+                let addresses = [
+                    qkv,
+                    self.buffers.at(beta.buffer),
+                    self.buffers.at(alpha.buffer),
+                    loaded.vector(Some(*decay)),
+                    loaded.vector(Some(*dt)),
+                    qk,
+                    gates,
+                ];
+                let args = Args::at(&addresses).long(&logits(beta)).long(&logits(alpha));
+                let args = args.int(&[key_heads, value_heads, dim, beta.len, alpha.len, 0]).float(eps);
+                self.launch(loaded, "gantry_delta_prepare", [2 * key_heads + 1, n, 1], &args)?;
+                let kept = batch.kept(*state);
+                let addresses =
+                    [qk, gates, qkv, 0, kept, kept, span_row, span_tokens, span_start, self.buffers.at(*y)];
+                let grouped = usize::from(keys == KeyHeads::Grouped);
+                let args = Args::at(&addresses).int(&[key_heads, value_heads, dim, grouped]);
+                let grid = [groups(dim, 32), value_heads, batch.spans.len()];
+                self.launch(loaded, "gantry_delta_net", grid, &args)
+            }
+            _ => Err(unsupported(step)),
+        }
+    }
+
+    /// The rows of a table that the tokens hash to: gathered by the host, for the table stays in its file.
+    pub(super) fn ngram(
+        &self,
+        around: &Around<'_, '_>,
+        table: &Matrix,
+        hash: usize,
+        y: BufferId,
+    ) -> Result<()> {
+        let loaded = around.loaded;
+        loaded.weights.check_unchanged(table.card).map_err(RuntimeError::from)?;
+        let hash = &loaded.ngrams[hash];
+        let width = loaded.program.values(y);
+        let mut out = vec![0.0; around.batch.n * width];
+        let mut bytes = Vec::new();
+        for (span, sequence) in around.batch.spans.iter().zip(around.sequences) {
+            let out = &mut out[span.row * width..][..span.tokens * width];
+            let from = (&loaded.weights, table);
+            host::ngram_rows(from, hash, &sequence.tokens, span.start, &mut bytes, out)?;
+        }
+        let bytes: Vec<u8> = out.iter().flat_map(|v| v.to_le_bytes()).collect();
+        self.buffers.write(y, &bytes, &loaded.kernels.stream)?;
+        Ok(())
+    }
+}
+
+/// A step that this device has no kernel for: refused before weights are read.
+pub(super) fn unsupported(step: &Step) -> RuntimeError {
+    RuntimeError::Incompatible(format!("cuda has no kernel for the step {}; give --device cpu", step.name()))
+}

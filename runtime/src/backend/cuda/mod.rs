@@ -1,0 +1,219 @@
+//! NVIDIA cards.
+//!
+//! The container's segment goes into one allocation per card as it is ([`lift`](mod@lift)), is hashed there, and read there by
+//! the portable kernels of `kernels/device`. Rows of n-gram tables stay in their file and are gathered by the host.
+
+mod bare;
+mod batch;
+mod buffers;
+mod driver;
+mod kernels;
+mod lift;
+mod loaded;
+mod look_back;
+mod products;
+mod registry;
+mod sequence;
+mod steps;
+mod streams;
+mod tables;
+mod workspace;
+
+pub use bare::{pinned_copy, read_and_copy};
+pub use driver::{CardInfo, CudaError, DeviceMemory, cards};
+
+use super::{Backend, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace, cpu};
+use crate::load::{self, Lift, LoadOptions, LoadReport, Places, Verify, Weights};
+use crate::model::program::{Program, Step, StepKind};
+use crate::{Container, Result, RuntimeError};
+use driver::Context;
+use gantry_formats::layout::Layout;
+use lift::CudaLift;
+use loaded::Loaded;
+use sequence::CudaSequence;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use workspace::CudaWorkspace;
+
+/// Some cards.
+pub(super) struct Cuda {
+    cards: Vec<Arc<Context>>,
+    threads: usize,
+}
+
+impl Cuda {
+    pub(super) fn new(cards: &[usize], threads: usize) -> Result<Self> {
+        let cards = cards.iter().map(|card| Context::open(*card)).collect::<Result<_, CudaError>>()?;
+        Ok(Self { cards, threads })
+    }
+}
+
+impl Backend for Cuda {
+    fn family(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn describe(&self) -> String {
+        let of = |c: &Arc<Context>| format!("cuda:{}, {}", c.info().card, c.info().name);
+        self.cards.iter().map(of).collect::<Vec<_>>().join("; ")
+    }
+
+    fn threads(&self) -> usize {
+        self.threads
+    }
+
+    fn takes(&self, step: StepKind, layout: Layout) -> bool {
+        registry::takes(step, layout)
+    }
+
+    fn takes_target(&self, card: usize, target: &str) -> bool {
+        self.cards.get(card).is_none_or(|c| c.info().takes(target))
+    }
+
+    fn verify(&self) -> Verify {
+        Verify::Device
+    }
+
+    fn runs(&self, step: &Step) -> bool {
+        !matches!(
+            step,
+            Step::Compress { .. } | Step::Select { .. } | Step::Send { .. } | Step::Receive { .. }
+        ) && !matches!(step, Step::Return { .. } | Step::Collect { .. })
+    }
+
+    fn kept_bytes(&self, program: &Program, settings: &Settings) -> KeptBytes {
+        sequence::kept_bytes(program, settings)
+    }
+
+    fn scratch_bytes(&self, program: &Program, settings: &Settings) -> u64 {
+        workspace::scratch_bytes(program, settings)
+    }
+
+    fn exchange_bytes(&self, _: &Program, _: &Settings, cards: usize) -> Result<Vec<u64>> {
+        Err(one_card(cards))
+    }
+
+    fn free(&self) -> Result<Option<Vec<u64>>> {
+        let free = self.cards.iter().map(|c| Ok(c.memory()?.0)).collect::<Result<_, CudaError>>()?;
+        Ok(Some(free))
+    }
+
+    fn lift(&self, places: &Places) -> Result<Option<Box<dyn Lift>>> {
+        if places.cards.len() != 1 {
+            return Err(one_card(places.cards.len()));
+        }
+        let sizes = self.cards.iter().cloned().zip(places.cards.iter().map(|c| c.bytes));
+        Ok(Some(Box::new(CudaLift::new(&sizes.collect::<Vec<_>>(), self.threads)?)))
+    }
+
+    fn prepare(
+        &self,
+        program: Program,
+        mut weights: Weights,
+        run: &RunOptions,
+    ) -> Result<Box<dyn Executable>> {
+        let arena = arenas(&mut weights).into_iter().next();
+        let (Some(context), Some(arena)) = (self.cards.first(), arena) else {
+            return Err(RuntimeError::Placement("weights that were not brought to a card".into()));
+        };
+        let routed = run.record_routing.then(|| cpu::counters(&program));
+        let loaded = Loaded::new(context, program, (weights, arena), routed)?;
+        Ok(Box::new(Prepared { loaded: Arc::new(loaded) }))
+    }
+}
+
+/// The arenas that weights were brought to.
+fn arenas(weights: &mut Weights) -> Vec<DeviceMemory> {
+    let lifted = weights.take_lifted().and_then(|lifted| lifted.into_any().downcast::<CudaLift>().ok());
+    lifted.map_or_else(Vec::new, |lift| lift.into_arenas())
+}
+
+fn one_card(cards: usize) -> RuntimeError {
+    RuntimeError::Incompatible(format!(
+        "{cards} cards: cuda runs models on one card; gantry replan --cards 1 packs it for that"
+    ))
+}
+
+/// A program on a card.
+struct Prepared {
+    loaded: Arc<Loaded>,
+}
+
+impl Executable for Prepared {
+    fn sequence(&self, settings: &Settings) -> Result<Box<dyn Sequence>> {
+        if settings.window > 0 {
+            let what = "cuda does not draft tokens; leave --spec out, or give --device cpu";
+            return Err(RuntimeError::Incompatible(what.into()));
+        }
+        let Loaded { context, aside, program, .. } = &*self.loaded;
+        Ok(Box::new(CudaSequence::new(context, aside, program, settings)?))
+    }
+
+    fn workspace(&self, settings: &Settings) -> Result<Box<dyn Workspace>> {
+        Ok(Box::new(CudaWorkspace::new(&self.loaded, settings)?))
+    }
+
+    fn routed(&self) -> Option<Vec<Vec<u64>>> {
+        let all = self.loaded.routed.as_ref()?;
+        Some(all.iter().map(|layer| layer.iter().map(|c| c.load(Ordering::Relaxed)).collect()).collect())
+    }
+}
+
+/// Brings a container to `cards`, one for each that it was packed for; gives their arenas.
+///
+/// # Errors
+/// As [`load::load`], and what the driver says. A container that is packed for another generation than a card's is refused
+/// before a weight is read.
+pub fn lift(
+    container: &Container,
+    cards: &[usize],
+    options: &LoadOptions,
+) -> Result<(Vec<DeviceMemory>, LoadReport)> {
+    let contexts = cards.iter().map(|card| Context::open(*card)).collect::<Result<Vec<_>, CudaError>>()?;
+    let packed = &container.manifest().cards;
+    if packed.len() != cards.len() {
+        return Err(RuntimeError::Setting(format!(
+            "this container is packed for {} cards, {} were given; gantry replan --cards {} packs it for those",
+            packed.len(),
+            cards.len(),
+            cards.len()
+        )));
+    }
+    for (context, card) in contexts.iter().zip(packed) {
+        check_target(context.info(), &card.target)?;
+    }
+    let places = Places::as_packed(container);
+    let sizes = contexts.into_iter().zip(places.cards.iter().map(|c| c.bytes));
+    let sizes: Vec<(Arc<Context>, u64)> = sizes.collect();
+    let lift = Box::new(CudaLift::new(&sizes, options.threads)?);
+    let (mut weights, report) = load::lift(container, &places, options, lift)?;
+    Ok((arenas(&mut weights), report))
+}
+
+/// Bytes that are free on a card.
+///
+/// # Errors
+/// Where there is no such card, or it cannot be opened.
+pub fn free(card: usize) -> Result<u64, CudaError> {
+    Ok(Context::open(card)?.memory()?.0)
+}
+
+impl CardInfo {
+    /// Whether it takes containers that are packed for `target`: those of its own generation and of older ones.
+    pub fn takes(&self, target: &str) -> bool {
+        let generation = target.strip_prefix("cuda:sm_").and_then(|n| n.parse::<u32>().ok());
+        generation.is_some_and(|g| g <= self.generation)
+    }
+}
+
+/// Refuses what is packed for another device or a newer generation.
+fn check_target(card: &CardInfo, target: &str) -> Result<()> {
+    match card.takes(target) {
+        true => Ok(()),
+        false => Err(RuntimeError::Incompatible(format!(
+            "this container is packed for {target}, cuda:{} ({}) is sm_{}; gantry replan --target cuda:sm_{} packs it \
+             for here",
+            card.card, card.name, card.generation, card.generation
+        ))),
+    }
+}

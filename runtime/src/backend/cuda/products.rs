@@ -1,0 +1,163 @@
+//! Products with matrices, one or those of experts, and routing.
+
+use super::kernels::{Args, groups};
+use super::loaded::{Loaded, wrong};
+use super::registry;
+use super::steps::{Around, Runner, no_kernel, planes};
+use crate::Result;
+use crate::model::program::{
+    BufferId, Columns, ExpertProduct, Format, Gating, Matrix, Step, VectorId, activations_for,
+};
+use gantry_formats::layout::{Layout, Order};
+use std::sync::atomic::Ordering;
+
+/// Rows of weights, and of activations, that a group takes.
+const ROWS: usize = 16;
+const TOKENS: usize = 8;
+
+/// What kernels of a layout take beside others: addresses before the activations, 64-bit numbers before the first row
+/// and after it, 32-bit numbers at the end.
+struct Form {
+    codebook: bool,
+    planes: Vec<usize>,
+    stored_rows: Option<usize>,
+    order: Option<usize>,
+}
+
+fn form(matrix: &Matrix) -> Result<Form> {
+    let none = Form { codebook: false, planes: Vec::new(), stored_rows: None, order: None };
+    Ok(match matrix.layout {
+        Layout::Q8_0Split { .. } => Form { planes: planes(matrix)?[1..2].to_vec(), ..none },
+        Layout::I8 { order, .. } => Form {
+            planes: planes(matrix)?[1..2].to_vec(),
+            stored_rows: Some(matrix.stored_rows),
+            order: Order::ALL.iter().position(|o| *o == order),
+            ..none
+        },
+        Layout::E8Planar { .. } => Form { codebook: true, planes: planes(matrix)?[1..3].to_vec(), ..none },
+        Layout::E8Block98 { .. } => Form { codebook: true, ..none },
+        _ => none,
+    })
+}
+
+impl Runner {
+    /// Where activations are: values, or quants and scales.
+    fn activations(&self, x: BufferId, layout: Layout) -> Vec<u64> {
+        match activations_for(layout) {
+            Format::F32 => vec![self.buffers.at(x)],
+            _ => vec![self.buffers.at(x), self.buffers.scales(x)],
+        }
+    }
+
+    pub(super) fn gemm(
+        &self,
+        loaded: &Loaded,
+        weight: &Matrix,
+        [scale, bias]: [Option<VectorId>; 2],
+        x: BufferId,
+        y: Columns,
+        n: usize,
+    ) -> Result<()> {
+        let [kernel, _] = registry::product(weight.layout).ok_or_else(|| no_kernel(weight))?;
+        let form = form(weight)?;
+        let mut addresses = vec![loaded.matrix(weight)];
+        addresses.extend(form.codebook.then(|| loaded.codebook()));
+        addresses.extend(self.activations(x, weight.layout));
+        addresses.extend([loaded.vector(scale), loaded.vector(bias), self.buffers.at(y.buffer)]);
+        let mut long = form.planes;
+        long.push(weight.rows.start);
+        long.extend(form.stored_rows);
+        long.extend([loaded.program.values(y.buffer), y.start]);
+        let mut int = vec![n, weight.rows.len(), weight.cols];
+        int.extend(form.order);
+        let grid = [groups(weight.rows.len(), ROWS), groups(n, TOKENS), 1];
+        self.launch(loaded, kernel, grid, &Args::at(&addresses).long(&long).int(&int))
+    }
+
+    pub(super) fn route(&self, around: &Around<'_, '_>, step: &Step, n: usize) -> Result<()> {
+        let Step::Route { routing, layer, logits, bias, given, ids, weights } = step else { return Ok(()) };
+        let loaded = around.loaded;
+        let gating = match routing.gating {
+            Gating::Softmax => 0,
+            Gating::Sigmoid => 1,
+            Gating::SqrtSoftplus => 2,
+            Gating::SoftmaxWeight => 3,
+        };
+        let at = |id: &BufferId| self.buffers.at(*id);
+        let given_at = given.as_ref().map_or(0, |m| loaded.matrix(m));
+        let addresses =
+            [at(logits), loaded.vector(*bias), given_at, around.batch.tokens(), at(ids), at(weights)];
+        let args = Args::at(&addresses)
+            .long(&[given.as_ref().map_or(0, |m| m.rows.start)])
+            .int(&[routing.experts, routing.used, gating, routing.groups, routing.groups_used])
+            .int(&[routing.normalize.into()])
+            .float(routing.scale);
+        self.launch(loaded, "gantry_route", [n, 1, 1], &args)?;
+        if let Some(counters) = loaded.routed.as_ref().and_then(|all| all.get(*layer)) {
+            let mut bytes = vec![0; n * routing.used * 4];
+            self.buffers.read(*ids, 0, &mut bytes, &loaded.kernels.stream)?;
+            for id in bytes.as_chunks().0 {
+                if let Some(counter) = counters.get(u32::from_le_bytes(*id) as usize) {
+                    counter.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn experts(
+        &self,
+        around: &Around<'_, '_>,
+        ids: Option<BufferId>,
+        products: &[ExpertProduct],
+        n: usize,
+    ) -> Result<()> {
+        let loaded = around.loaded;
+        let buffer = |id: BufferId| &loaded.program.buffers[id.0];
+        let Some(experts) = products.iter().map(|p| p.weights.experts()).min() else { return Ok(()) };
+        let used = ids.map_or(experts, |ids| buffer(ids).width);
+        let ids = ids.map_or(0, |ids| self.buffers.at(ids));
+        let all = n * used;
+        // The first product's matrices tell which experts are here, and all are: this is the only card.
+        let (mut tiles, mut pairs, mut count) = (0, 0, all);
+        if n > 1 {
+            count = all.min(all / TOKENS + experts);
+            pairs = self.partial.address();
+            tiles = pairs + (all as u64 * 4).next_multiple_of(256);
+            let table = loaded.experts(&products[0].weights)?;
+            let args = Args::at(&[ids, around.batch.positions(), table, 0, pairs, tiles]);
+            let args = args.int(&[n, used, experts, count]);
+            self.launch(loaded, "gantry_experts_group", [1, 1, 1], &args)?;
+        }
+        for product in products {
+            let none = || wrong("program", "a layer without experts".into());
+            let first = product.weights.iter().next().ok_or_else(none)?;
+            let [_, kernel] = registry::product(first.layout).ok_or_else(|| no_kernel(first))?;
+            let form = form(first)?;
+            let mut addresses = vec![0, loaded.experts(&product.weights)?];
+            addresses.extend(form.codebook.then(|| loaded.codebook()));
+            addresses.extend([ids, tiles, pairs]);
+            addresses.extend(self.activations(product.x, first.layout));
+            addresses.extend([loaded.vector(product.scale), self.buffers.at(product.y.buffer)]);
+            let mut long = form.planes;
+            long.extend([first.rows.start, 0]);
+            long.extend(form.stored_rows);
+            long.extend([buffer(product.y.buffer).width, product.y.start]);
+            let per_pair = buffer(product.x).rows > 1;
+            let mut int = vec![all, used, experts, first.rows.len(), first.cols, per_pair.into()];
+            int.extend(form.order);
+            let grid = [groups(first.rows.len(), ROWS), count, 1];
+            self.launch(loaded, kernel, grid, &Args::at(&addresses).long(&long).int(&int))?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of lists of experts for batches of `tokens`.
+pub(super) fn list_bytes(step: &Step, buffers: &[crate::model::program::Buffer], tokens: usize) -> u64 {
+    let Step::Experts { ids, products, .. } = step else { return 0 };
+    let experts = products.iter().map(|p| p.weights.experts()).min().unwrap_or(0);
+    let used = ids.map_or(experts, |ids| buffers[ids.0].width);
+    let all = (used as u64).saturating_mul(tokens as u64);
+    (all.saturating_mul(4)).next_multiple_of(256).saturating_add((all + experts as u64).saturating_mul(12))
+}

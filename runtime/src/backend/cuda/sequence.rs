@@ -1,0 +1,191 @@
+//! What a card keeps of one sequence.
+
+use super::driver::{Context, DeviceMemory, Stream};
+use crate::backend::{KeptBytes, KvType, Sequence, Settings};
+use crate::model::program::{CacheShape, ConvShape, DeltaShape, Kept, KeptId, Program};
+use crate::{Result, RuntimeError};
+use std::sync::Arc;
+
+/// Beginnings of what is kept are multiples of this.
+const ALIGN: u64 = 256;
+
+/// One thing kept: rings of rows by position, or a state.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// First byte in the sequence's memory.
+    at: u64,
+    bytes: u64,
+    /// Rows of a ring: position p is in row p modulo this. 0: a state.
+    pub(super) capacity: usize,
+    /// Positions before its own that a token needs.
+    reach: usize,
+    /// Positions of the sequence for each row.
+    ratio: usize,
+}
+
+/// A sequence on a card.
+pub(super) struct CudaSequence {
+    pub(super) tokens: Vec<u32>,
+    memory: DeviceMemory,
+    /// By [`KeptId`].
+    places: Vec<Place>,
+    stream: Arc<Stream>,
+    settings: Settings,
+}
+
+/// Bytes of an element of a cache.
+pub(super) fn element(shape: CacheShape, settings: &Settings) -> usize {
+    if shape.exact || settings.kv == KvType::F32 { 4 } else { 2 }
+}
+
+fn cache(shape: CacheShape, settings: &Settings) -> (usize, u64) {
+    let all = (settings.context / shape.ratio).max(1);
+    // A batch is written before it is read, and must not push out what its first token sees.
+    let rows = shape.window.map_or(all, |w| all.min(w.saturating_add(settings.batch)));
+    let bytes = (shape.values() as u64).saturating_mul(element(shape, settings) as u64);
+    (rows, bytes.saturating_mul(rows as u64))
+}
+
+fn conv(shape: ConvShape) -> (usize, u64) {
+    let rows = ((shape.taps - 1) * shape.dilation).max(1);
+    (rows, (rows as u64).saturating_mul(shape.channels as u64).saturating_mul(4))
+}
+
+fn delta(shape: DeltaShape) -> u64 {
+    [shape.value_heads, shape.dim, shape.dim, 4].iter().fold(1, |n, m| u64::saturating_mul(n, *m as u64))
+}
+
+/// Where everything lies, and bytes in all.
+fn places(kept: &[Kept], settings: &Settings) -> (Vec<Place>, u64) {
+    let mut next = 0u64;
+    let place = |kept: &Kept| {
+        let (capacity, bytes, reach, ratio) = match *kept {
+            Kept::Cache(shape) => {
+                let (rows, bytes) = cache(shape, settings);
+                (rows, bytes, shape.window.map_or(0, |w| w.saturating_sub(1)), shape.ratio)
+            }
+            Kept::Conv(shape) => {
+                let (rows, bytes) = conv(shape);
+                (rows, bytes, rows, 1)
+            }
+            Kept::Delta(shape) => (0, delta(shape), 0, 1),
+        };
+        let at = next;
+        next = next.saturating_add(bytes).saturating_add(ALIGN - 1) / ALIGN * ALIGN;
+        Place { at, bytes, capacity, reach, ratio }
+    };
+    let places = kept.iter().map(place).collect();
+    (places, next)
+}
+
+/// Bytes of what a sequence keeps: by position, and beside that.
+pub(super) fn kept_bytes(program: &Program, settings: &Settings) -> KeptBytes {
+    let (places, _) = places(&program.kept, settings);
+    let mut sum = KeptBytes::default();
+    for (kept, place) in program.kept.iter().zip(places) {
+        match kept {
+            Kept::Cache(shape) if shape.window.is_none() => {
+                let position = place.bytes.div_ceil(settings.context.max(1) as u64);
+                sum.position = sum.position.saturating_add(position);
+            }
+            _ => sum.fixed = sum.fixed.saturating_add(place.bytes.saturating_add(ALIGN)),
+        }
+    }
+    sum
+}
+
+impl CudaSequence {
+    pub(super) fn new(
+        context: &Arc<Context>,
+        stream: &Arc<Stream>,
+        program: &Program,
+        settings: &Settings,
+    ) -> Result<Self> {
+        let (places, bytes) = places(&program.kept, settings);
+        let memory = DeviceMemory::new(context, bytes, "what a sequence keeps")?;
+        // Nothing reads a row before it is written; but what is saved must be the same each time.
+        memory.fill(0..bytes, 0, stream)?;
+        Ok(Self { tokens: Vec::new(), memory, places, stream: Arc::clone(stream), settings: *settings })
+    }
+
+    /// Where something is kept.
+    pub(super) fn at(&self, id: KeptId) -> u64 {
+        self.memory.address() + self.places[id.0].at
+    }
+
+    /// How.
+    pub(super) fn place(&self, id: KeptId) -> Place {
+        self.places[id.0]
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Whether everything that a token at `position` needs is still there.
+    fn remembers(&self, position: usize) -> bool {
+        let end = self.tokens.len();
+        self.places.iter().all(|place| match place.capacity {
+            0 => position == end,
+            rows => {
+                position.saturating_sub(place.reach).saturating_add(rows.saturating_mul(place.ratio)) >= end
+            }
+        })
+    }
+}
+
+const MAGIC: &[u8; 8] = b"GANTRYSC";
+
+impl Sequence for CudaSequence {
+    fn position(&self) -> usize {
+        self.tokens.len()
+    }
+
+    fn rewind(&mut self, position: usize) -> usize {
+        if position >= self.tokens.len() {
+            return self.tokens.len();
+        }
+        // A state starts anew with the token at position 0, and rows before it are read by none.
+        let position = if self.remembers(position) { position } else { 0 };
+        self.tokens.truncate(position);
+        position
+    }
+
+    /// `GANTRYSC`, the number of tokens and they, all bytes, BLAKE3.
+    fn save(&self, out: &mut Vec<u8>) -> Result<()> {
+        let begin = out.len();
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&(self.tokens.len() as u64).to_le_bytes());
+        out.extend(self.tokens.iter().flat_map(|t| t.to_le_bytes()));
+        let bytes = out.len();
+        out.resize(bytes + self.memory.bytes() as usize, 0);
+        self.memory.read(0, &mut out[bytes..], &self.stream)?;
+        let hash = gantry_formats::hash::hash(&out[begin..]);
+        out.extend_from_slice(&hash);
+        Ok(())
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<()> {
+        let refuse = |why: &str| {
+            RuntimeError::Setting(format!(
+                "the saved session cannot be used: {why}; begin a new one in another file"
+            ))
+        };
+        let damaged = || refuse("it is damaged");
+        let (content, hash) = saved.split_last_chunk::<32>().ok_or_else(damaged)?;
+        let rest = content.strip_prefix(MAGIC).ok_or_else(|| refuse("it was saved on another device"))?;
+        if gantry_formats::hash::hash(content) != *hash {
+            return Err(damaged());
+        }
+        let (count, rest) = rest.split_first_chunk::<8>().ok_or_else(damaged)?;
+        let count = usize::try_from(u64::from_le_bytes(*count)).map_err(|_| damaged())?;
+        let bytes = count.checked_mul(4).filter(|n| *n <= rest.len()).ok_or_else(damaged)?;
+        let (tokens, memory) = rest.split_at(bytes);
+        if memory.len() as u64 != self.memory.bytes() || count > self.settings.context {
+            return Err(refuse("it was saved with other options"));
+        }
+        self.memory.write(0, memory, &self.stream)?;
+        self.tokens = tokens.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        Ok(())
+    }
+}
