@@ -1,14 +1,20 @@
 //! The device sources, run on an OpenCL device (PoCL on this processor does) and compared with the CPU kernels, which
 //! define every result; and compiled as CUDA where there is a compiler.
 
+mod attention;
+#[path = "../attention_case/mod.rs"]
+mod attention_case;
 mod elementwise;
+mod experts;
 mod gemm;
+mod hyper;
 mod matrices;
 mod nvcc;
 mod opencl;
 mod quantize;
 #[path = "../random/mod.rs"]
 mod random;
+mod recurrent;
 
 /// Values of every kind: zeros, ones that over- and underflow an exponential, subnormal, huge, not finite.
 fn extremes() -> Vec<f32> {
