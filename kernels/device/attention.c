@@ -132,7 +132,7 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
         if (LID < some) { \
             const uint i = tile + LID, here = i < own.count, at = here ? i : i - own.count; \
             const uint position = here ? (own.ids ? own.ids[at] : own.first + at) : (more.ids ? more.ids[at] : at); \
-            const ulong rows = here ? capacity : entry_capacity, row = position % rows * kv_heads + kv; \
+            const ulong rows = here ? capacity : entry_capacity, row = (ulong)ring_row(position, rows) * kv_heads + kv; \
             const ulong cache = here ? offsets[slot] : entry_offsets[slot]; \
             key_at[LID] = cache + row * key_len * size; \
             value_at[LID] = \

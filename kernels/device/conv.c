@@ -29,7 +29,7 @@ gantry_conv(GLOBAL const float *RESTRICT x, GLOBAL const float *RESTRICT weight,
         if (back <= inside) {
             v = x[(ulong)(t - back) * x_row + x_start + c];
         } else if (back <= position) {
-            v = ring[(position - back) % capacity * channels + c];
+            v = ring[(ulong)ring_row(position - back, capacity) * channels + c];
         }
         const float term = MUL(weight[(ulong)i * channels + c], v);
         sum = i == 0 ? term : ADD(sum, term);
@@ -50,5 +50,5 @@ gantry_conv_keep(GLOBAL const float *RESTRICT x, GLOBAL uchar *RESTRICT states, 
     const uint slot = slots[t];
     if (span_row[slot] + span_tokens[slot] - t > capacity) return;
     GLOBAL float *ring = (GLOBAL float *)(states + offsets[slot]);
-    ring[positions[t] % capacity * channels + c] = x[(ulong)t * x_row + x_start + c];
+    ring[(ulong)ring_row(positions[t], capacity) * channels + c] = x[(ulong)t * x_row + x_start + c];
 }

@@ -108,6 +108,9 @@ DEVICE ushort to_half(float x) {
 
 #endif
 
+/* The row of a position in a ring of fewer than 2^32 rows: a 64-bit remainder takes a hundred instructions. */
+DEVICE uint ring_row(uint position, ulong capacity) { return position % (uint)capacity; }
+
 /* No id: of a row that has none. */
 #define NONE 0xffffffffu
 

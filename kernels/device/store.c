@@ -23,7 +23,7 @@
          ulong value_start, ulong capacity, uint n, uint key_values, uint value_values) { \
         const uint i = GROUP_X * STORE_GROUP + LID, t = GROUP_Y; \
         if (i >= key_values + value_values || t >= n) return; \
-        const ulong at = positions[t] % capacity; \
+        const ulong at = ring_row(positions[t], capacity); \
         GLOBAL type *cache = (GLOBAL type *)(states + offsets[slots[t]]); \
         x += t * row; \
         if (i < key_values) { \

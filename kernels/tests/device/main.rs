@@ -15,6 +15,7 @@ mod quantize;
 #[path = "../random/mod.rs"]
 mod random;
 mod recurrent;
+mod sparse;
 
 /// Values of every kind: zeros, ones that over- and underflow an exponential, subnormal, huge, not finite.
 fn extremes() -> Vec<f32> {
