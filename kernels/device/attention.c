@@ -1,0 +1,280 @@
+/* Causal attention over the caches of sequences: dense, windowed or over chosen positions, with compressed entries and
+ * sinks. */
+#include "portable.h"
+
+#define ATTENTION_GROUP 128
+/* Query heads of a group, which share a key-value head. */
+#define ATTENTION_HEADS 8
+/* Keys that are scored at a time; four members share one. */
+#define ATTENTION_TILE 32
+/* Most values of a key or value head; a member sums every 128th of them. */
+#define ATTENTION_LEN 576
+#define ATTENTION_EACH 5
+
+/* What a token sees of one cache: `count` rows, those of `ids`, or from position `first` on. */
+typedef struct {
+    GLOBAL const uint *ids;
+    uint first;
+    uint count;
+} seen_rows;
+
+/* How many of n ascending ids lie below a limit. */
+DEVICE uint ids_below(GLOBAL const uint *ids, uint n, uint limit) {
+    uint low = 0, high = n;
+    while (low < high) {
+        const uint middle = (low + high) / 2;
+        if (ids[middle] < limit) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+/* Positions first .. end, or those of them that the token has chosen. */
+DEVICE seen_rows rows_seen(GLOBAL const uint *chosen, ulong token, uint per_token, uint first, uint end) {
+    seen_rows s = {0, first, end - first};
+    if (chosen) {
+        GLOBAL const uint *ids = chosen + token * per_token;
+        const uint skipped = ids_below(ids, per_token, first);
+        s.ids = ids + skipped;
+        s.count = ids_below(ids, per_token, end) - skipped;
+    }
+    return s;
+}
+
+DEVICE float kept_value(uint halves, GLOBAL const uchar *p, ulong i) {
+    return halves ? half_at(p, i * 2) : float_at(p, i * 4);
+}
+
+/* Values i .. i + 4; i and the row's start are multiples of 4. */
+DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
+    if (!halves) return *(GLOBAL const float4 *)(p + i * 4);
+    const uint2 two = *(GLOBAL const uint2 *)(p + i * 2);
+    float4 v;
+    v.x = from_half((ushort)two.x);
+    v.y = from_half((ushort)(two.x >> 16));
+    v.z = from_half((ushort)two.y);
+    v.w = from_half((ushort)(two.y >> 16));
+    return v;
+}
+
+/* out[t][h] = sum_i softmax_i(scale * q[t][h] . k_i) v_i, in one softmax over what the token at position p sees: of the
+ * positions <= p those of the window and `chosen`, ascending, then of the entries b < (p + 1) / ratio those of
+ * `entry_chosen`, ascending. A token that sees nothing gets 0. In one pass: the running maximum, and sums in f32 in that
+ * order, 32 at a time. The seen are cut into `splits` stretches of `chunk`; with one, y is written, with more `partial`,
+ * and gantry_attention_combine makes y of it. The bits of a token depend on `chunk`, not on `splits`.
+ *   q              f32, rows of q_row values, head h at q_start + h * key_len
+ *   states         what sequences keep
+ *   offsets        [slots] byte of each cache: keys [capacity][kv_heads][key_len], then, unless `shared`, values
+ *                  [capacity][kv_heads][value_len]; position p in row p % capacity. Multiples of 16.
+ *   entry_offsets  the same of the cache of entries (entry_capacity rows), or null: none
+ *   positions, slots  [n]
+ *   chosen         [n][per_token] ascending positions, NONE after the last; or null: all
+ *   entry_chosen   [n][entry_per_token] ascending entries, or null: all that are complete
+ *   sinks          f32 [heads], a logit that takes part and adds nothing; or null
+ *   y              f32 [n][heads][value_len]
+ *   partial        f32 [n][heads][splits][2 + value_len]: maximum, sum of e^, unscaled sums
+ *   shared         1: values are the beginnings of keys
+ *   window         positions that a token sees at most, its own the last; 0: all
+ *   ratio          positions of an entry
+ *   chunk          a multiple of 32
+ *   splits         at least what the longest token sees / chunk
+ * key_len, value_len <= 576.
+ * Grid: x = n, y = kv_heads * (heads / kv_heads / 8 rounded up), z = splits. */
+#define ATTENTION(name, halves) \
+    KERNEL(ATTENTION_GROUP) \
+    name(GLOBAL const float *RESTRICT q, GLOBAL const uchar *RESTRICT states, GLOBAL const ulong *RESTRICT offsets, \
+         GLOBAL const ulong *RESTRICT entry_offsets, GLOBAL const uint *RESTRICT positions, \
+         GLOBAL const uint *RESTRICT slots, GLOBAL const uint *RESTRICT chosen, \
+         GLOBAL const uint *RESTRICT entry_chosen, GLOBAL const float *RESTRICT sinks, GLOBAL float *RESTRICT y, \
+         GLOBAL float *RESTRICT partial, ulong q_row, ulong q_start, ulong capacity, ulong entry_capacity, \
+         uint heads, uint kv_heads, uint key_len, uint value_len, uint shared, uint window, uint per_token, \
+         uint entry_per_token, uint ratio, uint chunk, uint splits, float scale) { \
+        SHARED(float, queries, ATTENTION_HEADS *ATTENTION_LEN); \
+        SHARED(float, quarters, 4 * ATTENTION_HEADS * ATTENTION_TILE); \
+        SHARED(float, scores, ATTENTION_HEADS *ATTENTION_TILE); \
+        SHARED(float, weights, ATTENTION_HEADS *ATTENTION_TILE); \
+        SHARED(float, factors, ATTENTION_HEADS); \
+        SHARED(ulong, key_at, ATTENTION_TILE); \
+        SHARED(ulong, value_at, ATTENTION_TILE); \
+        ATTENTION_BODY(halves) \
+    }
+
+#define ATTENTION_BODY(halves) \
+    const uint size = halves ? 2 : 4, lowest = 0xff800000u; \
+    const uint t = GROUP_X, slot = slots[t], end = positions[t] + 1; \
+    const uint grouped = heads / kv_heads, blocks = (grouped + ATTENTION_HEADS - 1) / ATTENTION_HEADS; \
+    const uint kv = GROUP_Y / blocks, head = kv * grouped + GROUP_Y % blocks * ATTENTION_HEADS; \
+    const uint rest = (kv + 1) * grouped - head, count = rest < ATTENTION_HEADS ? rest : ATTENTION_HEADS; \
+    const uint first = window && window < end ? end - window : 0; \
+    const seen_rows own = rows_seen(chosen, t, per_token, first, end); \
+    seen_rows more = {0, 0, 0}; \
+    if (entry_offsets) more = rows_seen(entry_chosen, t, entry_per_token, 0, end / ratio); \
+    const uint all = own.count + more.count, start = GROUP_Z * chunk; \
+    const uint stop = all < start + chunk ? all : start + chunk; \
+    for (uint i = LID; i < count * key_len; i += ATTENTION_GROUP) { \
+        queries[i / key_len * ATTENTION_LEN + i % key_len] = \
+            q[t * q_row + q_start + (ulong)head * key_len + i]; \
+    } \
+    /* A member has key LID % 32 of heads LID / 32 and four more in the softmax. */ \
+    const uint key = LID % ATTENTION_TILE, own_head = LID / ATTENTION_TILE; \
+    float most[2]; \
+    for (uint i = 0; i < 2; i++) { \
+        const uint h = own_head + 4 * i; \
+        most[i] = sinks && h < count ? sinks[head + h] : FROM_BITS(lowest); \
+    } \
+    float sums[ATTENTION_HEADS], out[ATTENTION_HEADS][ATTENTION_EACH]; \
+    UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
+        sums[h] = 0.0f; \
+        UNROLL for (uint i = 0; i < ATTENTION_EACH; i++) out[h][i] = 0.0f; \
+    } \
+    for (uint tile = start; tile < stop; tile += ATTENTION_TILE) { \
+        const uint some = stop - tile < ATTENTION_TILE ? stop - tile : ATTENTION_TILE; \
+        if (LID < some) { \
+            const uint i = tile + LID, here = i < own.count, at = here ? i : i - own.count; \
+            const uint position = here ? (own.ids ? own.ids[at] : own.first + at) : (more.ids ? more.ids[at] : at); \
+            const ulong rows = here ? capacity : entry_capacity, row = (ulong)ring_row(position, rows) * kv_heads + kv; \
+            const ulong cache = here ? offsets[slot] : entry_offsets[slot]; \
+            key_at[LID] = cache + row * key_len * size; \
+            value_at[LID] = \
+                shared ? key_at[LID] : cache + (rows * kv_heads * key_len + row * value_len) * size; \
+        } \
+        BARRIER(); \
+        { \
+            const uint j = LID / 4, part = LID % 4; \
+            float dots[ATTENTION_HEADS]; \
+            UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) dots[h] = 0.0f; \
+            if (j < some) { \
+                GLOBAL const uchar *keys = states + key_at[j]; \
+                if (key_len % 4 == 0) { \
+                    for (uint d = 4 * part; d < key_len; d += 16) { \
+                        const float4 k = kept_values(halves, keys, d); \
+                        UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
+                            if (h < count) { \
+                                const float4 x = *(LOCAL const float4 *)(queries + h * ATTENTION_LEN + d); \
+                                dots[h] = MAD(x.x, k.x, dots[h]); \
+                                dots[h] = MAD(x.y, k.y, dots[h]); \
+                                dots[h] = MAD(x.z, k.z, dots[h]); \
+                                dots[h] = MAD(x.w, k.w, dots[h]); \
+                            } \
+                        } \
+                    } \
+                } else { \
+                    for (uint d = part; d < key_len; d += 4) { \
+                        const float k = kept_value(halves, keys, d); \
+                        UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
+                            if (h < count) dots[h] = MAD(queries[h * ATTENTION_LEN + d], k, dots[h]); \
+                        } \
+                    } \
+                } \
+            } \
+            UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
+                quarters[(part * ATTENTION_HEADS + h) * ATTENTION_TILE + j] = dots[h]; \
+            } \
+        } \
+        BARRIER(); \
+        for (uint i = 0; i < 2; i++) { \
+            const uint at = (own_head + 4 * i) * ATTENTION_TILE + key, step = ATTENTION_HEADS * ATTENTION_TILE; \
+            const float dot = (quarters[at] + quarters[at + step]) + (quarters[at + 2 * step] + quarters[at + 3 * step]); \
+            scores[at] = key < some ? MUL(dot, scale) : FROM_BITS(lowest); \
+        } \
+        BARRIER(); \
+        for (uint i = 0; i < 2; i++) { \
+            const uint h = own_head + 4 * i; \
+            float next = most[i]; \
+            for (uint j = 0; j < some; j++) { \
+                const float s = scores[h * ATTENTION_TILE + j]; \
+                next = s > next ? s : next; \
+            } \
+            const float s = scores[h * ATTENTION_TILE + key]; \
+            weights[key * ATTENTION_HEADS + h] = key < some ? exp_of(SUB(s, next)) : 0.0f; \
+            if (key == 0) factors[h] = most[i] == next ? 1.0f : exp_of(SUB(most[i], next)); \
+            most[i] = next; \
+        } \
+        BARRIER(); \
+        UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
+            const float factor = factors[h]; \
+            sums[h] *= factor; \
+            UNROLL for (uint i = 0; i < ATTENTION_EACH; i++) out[h][i] *= factor; \
+        } \
+        for (uint j = 0; j < some; j++) { \
+            GLOBAL const uchar *values = states + value_at[j]; \
+            float v[ATTENTION_EACH]; \
+            UNROLL for (uint i = 0; i < ATTENTION_EACH; i++) { \
+                const uint d = LID + i * ATTENTION_GROUP; \
+                v[i] = d < value_len ? kept_value(halves, values, d) : 0.0f; \
+            } \
+            UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
+                if (h < count) { \
+                    const float w = weights[j * ATTENTION_HEADS + h]; \
+                    sums[h] += w; \
+                    UNROLL for (uint i = 0; i < ATTENTION_EACH; i++) { \
+                        if (i * ATTENTION_GROUP < value_len) out[h][i] = MAD(w, v[i], out[h][i]); \
+                    } \
+                } \
+            } \
+        } \
+        BARRIER(); \
+    } \
+    for (uint i = 0; i < 2; i++) { \
+        if (key == 0) factors[own_head + 4 * i] = most[i]; \
+    } \
+    BARRIER(); \
+    UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
+        if (h < count) { \
+            const ulong at = (ulong)t * heads + head + h; \
+            if (splits == 1) { \
+                float sum = sums[h]; \
+                if (sinks) sum += exp_of(SUB(sinks[head + h], factors[h])); \
+                const float inverse = all > 0 ? DIV(1.0f, sum) : 0.0f; \
+                UNROLL for (uint i = 0; i < ATTENTION_EACH; i++) { \
+                    const uint d = LID + i * ATTENTION_GROUP; \
+                    if (d < value_len) y[at * value_len + d] = MUL(out[h][i], inverse); \
+                } \
+            } else { \
+                GLOBAL float *to = partial + (at * splits + GROUP_Z) * (2 + value_len); \
+                if (LID == 0) { \
+                    to[0] = factors[h]; \
+                    to[1] = sums[h]; \
+                } \
+                UNROLL for (uint i = 0; i < ATTENTION_EACH; i++) { \
+                    const uint d = LID + i * ATTENTION_GROUP; \
+                    if (d < value_len) to[2 + d] = out[h][i]; \
+                } \
+            } \
+        } \
+    }
+
+ATTENTION(gantry_attention_f32, 0)
+ATTENTION(gantry_attention_f16, 1)
+
+/* y[t][h] of the stretches that gantry_attention_* left in `partial`, in order.
+ *   partial, sinks, y  as there; splits  at least 2
+ * Grid: x = n, y = heads. */
+KERNEL(ATTENTION_GROUP)
+gantry_attention_combine(GLOBAL const float *RESTRICT partial, GLOBAL const float *RESTRICT sinks,
+                         GLOBAL float *RESTRICT y, uint heads, uint value_len, uint splits) {
+    const ulong at = (ulong)GROUP_X * heads + GROUP_Y;
+    const uint width = 2 + value_len;
+    partial += at * splits * width;
+    float most = sinks ? sinks[GROUP_Y] : FROM_BITS(0xff800000u);
+    float largest_sum = 0.0f;
+    for (uint s = 0; s < splits; s++) most = partial[(ulong)s * width] > most ? partial[(ulong)s * width] : most;
+    float sum = 0.0f;
+    for (uint s = 0; s < splits; s++) {
+        const float part = partial[(ulong)s * width + 1];
+        /* A stretch without keys has the sum 0. */
+        if (part != 0.0f) sum = MAD(part, exp_of(SUB(partial[(ulong)s * width], most)), sum);
+        largest_sum = part != 0.0f ? 1.0f : largest_sum;
+    }
+    if (sinks) sum += exp_of(SUB(sinks[GROUP_Y], most));
+    const float inverse = largest_sum > 0.0f ? DIV(1.0f, sum) : 0.0f;
+    for (uint d = LID; d < value_len; d += ATTENTION_GROUP) {
+        float out = 0.0f;
+        for (uint s = 0; s < splits; s++) {
+            if (partial[(ulong)s * width + 1] != 0.0f) {
+                out = MAD(partial[(ulong)s * width + 2 + d], exp_of(SUB(partial[(ulong)s * width], most)), out);
+            }
+        }
+        y[at * value_len + d] = MUL(out, inverse);
+    }
+}

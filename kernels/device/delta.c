@@ -1,0 +1,132 @@
+/* The gated delta rule. */
+#include "portable.h"
+
+#define DELTA_PREPARE_GROUP 256
+#define DELTA_GROUP 128
+/* Columns of a state that a group has, one for each member of a lane; and lanes, which share a column's rows. */
+#define DELTA_COLUMNS 32
+#define DELTA_LANES 4
+/* Largest head. */
+#define DELTA_DIM 256
+
+/* Queries and keys at length 1, and the gates.
+ *   qkv        f32 [n][2 * key_heads * dim + value_heads * dim]: queries, keys, values
+ *   beta,      f32: logits of the update's strength, and what decides about the decay; value head h of token t at
+ *   alpha      t * row + start + h / len * stride + h % len
+ *   decay, dt  f32 [value_heads]
+ *   qk         out f32 [n][2 * key_heads][dim]: x * r, r = 1 / sqrt(sum x^2 + eps), or with `largest`
+ *              1 / max(sqrt(sum x^2), eps)
+ *   gates      out f32 [n][2][value_heads]: g = e^(decay * ln(1 + e^(alpha + dt))), then 1 / (1 + e^-beta)
+ * Grid: x = 2 * key_heads + 1, y = n. */
+KERNEL(DELTA_PREPARE_GROUP)
+gantry_delta_prepare(GLOBAL const float *RESTRICT qkv, GLOBAL const float *RESTRICT beta,
+                     GLOBAL const float *RESTRICT alpha, GLOBAL const float *RESTRICT decay,
+                     GLOBAL const float *RESTRICT dt, GLOBAL float *RESTRICT qk, GLOBAL float *RESTRICT gates,
+                     ulong beta_row, ulong beta_start, ulong beta_stride, ulong alpha_row, ulong alpha_start,
+                     ulong alpha_stride, uint key_heads, uint value_heads, uint dim, uint beta_len, uint alpha_len,
+                     uint largest, float eps) {
+    SHARED(float, room, DELTA_PREPARE_GROUP);
+    const uint t = GROUP_Y, head = GROUP_X;
+    if (head < 2 * key_heads) {
+        GLOBAL const float *x = qkv + ((ulong)t * (2 * key_heads + value_heads) + head) * dim;
+        float sum = 0.0f;
+        for (uint i = LID; i < dim; i += DELTA_PREPARE_GROUP) sum = MAD(x[i], x[i], sum);
+        sum = sum_of_256(room, sum);
+        float length = SQRT(largest ? sum : ADD(sum, eps));
+        if (largest && length < eps) length = eps;
+        const float r = DIV(1.0f, length);
+        for (uint i = LID; i < dim; i += DELTA_PREPARE_GROUP) {
+            qk[((ulong)t * 2 * key_heads + head) * dim + i] = MUL(x[i], r);
+        }
+    } else {
+        gates += (ulong)t * 2 * value_heads;
+        for (uint h = LID; h < value_heads; h += DELTA_PREPARE_GROUP) {
+            const float a = alpha[t * alpha_row + alpha_start + h / alpha_len * alpha_stride + h % alpha_len];
+            gates[h] = exp_of(MUL(softplus(ADD(a, dt[h])), decay[h]));
+            const float b = beta[t * beta_row + beta_start + h / beta_len * beta_stride + h % beta_len];
+            gates[value_heads + h] = sigmoid(b);
+        }
+    }
+}
+
+/* For each value head, with the state S[i][j], token after token of a sequence: u_j = sum_i S_ij k_i,
+ * d_j = beta (v_j - g u_j), S_ij = g S_ij + k_i d_j, y_j = sum_i S_ij q_i / sqrt(dim). A sum has four parts, i mod 4,
+ * each ascending.
+ *   qk, gates    as gantry_delta_prepare gives them; qkv  as it takes them
+ *   states       what sequences keep; from, to  [slots] byte of the state that is read, and of the one that is written
+ *                (the same, or another that is to be given up): f32 [value_heads][dim / 32][dim i][32 values j], the
+ *                last block as narrow as what is left of dim
+ *   span_row, span_tokens, span_start  [slots]; a sequence that starts at position 0 starts from zeros
+ *   y            f32 [n][value_heads][dim]
+ *   dim          at most 256
+ *   grouped      1: value head h has key head h / (value_heads / key_heads); 0: h mod key_heads
+ * Grid: x = dim / 32 rounded up, y = value_heads, z = slots. */
+KERNEL(DELTA_GROUP)
+gantry_delta_net(GLOBAL const float *RESTRICT qk, GLOBAL const float *RESTRICT gates,
+                 GLOBAL const float *RESTRICT qkv, GLOBAL uchar *states, GLOBAL const ulong *RESTRICT from,
+                 GLOBAL const ulong *RESTRICT to, GLOBAL const uint *RESTRICT span_row,
+                 GLOBAL const uint *RESTRICT span_tokens, GLOBAL const uint *RESTRICT span_start,
+                 GLOBAL float *RESTRICT y, uint key_heads, uint value_heads, uint dim, uint grouped) {
+    SHARED(float, q, DELTA_DIM);
+    SHARED(float, k, DELTA_DIM);
+    SHARED(float, room, DELTA_GROUP);
+    SHARED(float, other_room, DELTA_GROUP);
+    const uint head = GROUP_Y, slot = GROUP_Z, tokens = span_tokens[slot], row = span_row[slot];
+    const uint first = GROUP_X * DELTA_COLUMNS, columns = dim - first < DELTA_COLUMNS ? dim - first : DELTA_COLUMNS;
+    const uint j = LID % DELTA_COLUMNS, lane = LID / DELTA_COLUMNS;
+    const uint key_head = grouped ? head / (value_heads / key_heads) : head % key_heads;
+    const ulong at = ((ulong)head * dim + first) * dim + j;
+    GLOBAL const float *before = (GLOBAL const float *)(states + from[slot]) + at;
+    GLOBAL float *after = (GLOBAL float *)(states + to[slot]) + at;
+    float s[DELTA_DIM / DELTA_LANES];
+    const uint fresh = span_start[slot] == 0 || j >= columns;
+    UNROLL
+    for (uint m = 0; m < DELTA_DIM / DELTA_LANES; m++) {
+        const uint i = m * DELTA_LANES + lane;
+        s[m] = i < dim && !fresh ? before[(ulong)i * columns] : 0.0f;
+    }
+    /* Beyond dim both are 0, so that nothing is added. */
+    for (uint i = LID; i < DELTA_DIM; i += DELTA_GROUP) q[i] = k[i] = 0.0f;
+    const float scale = DIV(1.0f, SQRT((float)dim));
+    for (uint t = row; t < row + tokens; t++) {
+        BARRIER();
+        GLOBAL const float *heads = qk + (ulong)t * 2 * key_heads * dim;
+        for (uint i = LID; i < dim; i += DELTA_GROUP) {
+            q[i] = heads[(ulong)key_head * dim + i];
+            k[i] = heads[(ulong)(key_heads + key_head) * dim + i];
+        }
+        const float g = gates[(ulong)t * 2 * value_heads + head];
+        const float beta = gates[((ulong)t * 2 + 1) * value_heads + head];
+        const ulong width = (ulong)(2 * key_heads + value_heads) * dim;
+        const float v = j < columns ? qkv[t * width + (ulong)(2 * key_heads + head) * dim + first + j] : 0.0f;
+        BARRIER();
+        float u = 0.0f;
+        UNROLL
+        for (uint m = 0; m < DELTA_DIM / DELTA_LANES; m++) {
+            if (m * DELTA_LANES < dim) u = MAD(s[m], k[m * DELTA_LANES + lane], u);
+        }
+        room[LID] = u;
+        BARRIER();
+        u = (room[j] + room[j + 32]) + (room[j + 64] + room[j + 96]);
+        const float d = MUL(beta, SUB(v, MUL(g, u)));
+        float sum = 0.0f;
+        UNROLL
+        for (uint m = 0; m < DELTA_DIM / DELTA_LANES; m++) {
+            if (m * DELTA_LANES < dim) {
+                s[m] = ADD(MUL(g, s[m]), MUL(k[m * DELTA_LANES + lane], d));
+                sum = MAD(s[m], q[m * DELTA_LANES + lane], sum);
+            }
+        }
+        other_room[LID] = sum;
+        BARRIER();
+        if (lane == 0 && j < columns) {
+            sum = (other_room[j] + other_room[j + 32]) + (other_room[j + 64] + other_room[j + 96]);
+            y[((ulong)t * value_heads + head) * dim + first + j] = MUL(sum, scale);
+        }
+    }
+    UNROLL
+    for (uint m = 0; m < DELTA_DIM / DELTA_LANES; m++) {
+        const uint i = m * DELTA_LANES + lane;
+        if (i < dim && j < columns && tokens > 0) after[(ulong)i * columns] = s[m];
+    }
+}

@@ -1,0 +1,86 @@
+/* Elementwise steps over rows and pieces of rows; each gives the CPU's bits. */
+#include "portable.h"
+
+#define PIECES_GROUP 256
+
+/* y piece = x piece.
+ *   x, y   f32, rows of x_row and y_row values, piece p of a row at start + p * stride
+ *   count  pieces of a row, of `len` values; with x_stride 0 one piece is read count times
+ * Grid: x = count * len / 256 rounded up, y = n. */
+KERNEL(PIECES_GROUP)
+gantry_copy(GLOBAL const float *RESTRICT x, GLOBAL float *RESTRICT y, ulong x_row, ulong x_start, ulong x_stride,
+            ulong y_row, ulong y_start, ulong y_stride, uint n, uint count, uint len) {
+    const uint at = GROUP_X * PIECES_GROUP + LID, t = GROUP_Y;
+    const uint p = at / len, i = at % len;
+    if (p >= count || t >= n) return;
+    y[t * y_row + y_start + p * y_stride + i] = x[t * x_row + x_start + p * x_stride + i];
+}
+
+/* y piece = y piece * act(gate piece).
+ *   gate, y     f32, rows and pieces as for gantry_copy
+ *   gate_len    len, or 1: one factor for a piece
+ *   gate_count  count, or 1 with gate_len 1: one factor for all pieces of a row
+ *   act         0 sigmoid, 1 silu
+ * Grid: x = count * len / 256 rounded up, y = n. */
+KERNEL(PIECES_GROUP)
+gantry_gate(GLOBAL const float *RESTRICT gate, GLOBAL float *RESTRICT y, ulong gate_row, ulong gate_start,
+            ulong gate_stride, ulong y_row, ulong y_start, ulong y_stride, uint n, uint count, uint len,
+            uint gate_count, uint gate_len, uint act) {
+    const uint at = GROUP_X * PIECES_GROUP + LID, t = GROUP_Y;
+    const uint p = at / len, i = at % len;
+    if (p >= count || t >= n) return;
+    const ulong from = gate_count == 1 && gate_len == 1 ? 0 : p * gate_stride + (gate_len == 1 ? 0 : i);
+    const float g = gate[t * gate_row + gate_start + from];
+    const ulong to = t * y_row + y_start + p * y_stride + i;
+    y[to] = MUL(y[to], act == 0 ? sigmoid(g) : silu(g));
+}
+
+/* y[r][i] = silu(g) * u, g = x[r][i], u = x[r][width + i]; where `clamped`, g is at most `limit` and u within +-limit.
+ *   x  f32 [n][2 * width]; y  f32 [n][width]; n rows (tokens, or experts of tokens)
+ * Grid: x = width / 256 rounded up, y = n. */
+KERNEL(PIECES_GROUP)
+gantry_silu_mul(GLOBAL const float *RESTRICT x, GLOBAL float *RESTRICT y, uint n, uint width, uint clamped,
+                float limit) {
+    const uint i = GROUP_X * PIECES_GROUP + LID, t = GROUP_Y;
+    if (i >= width || t >= n) return;
+    float g = x[(ulong)t * 2 * width + i], u = x[(ulong)t * 2 * width + width + i];
+    if (clamped) {
+        g = limit < g ? limit : g;
+        u = limit < u ? limit : u;
+        u = -limit > u ? -limit : u;
+    }
+    y[(ulong)t * width + i] = MUL(silu(g), u);
+}
+
+/* x = silu(x * scale).
+ *   x  f32 [count]
+ * Grid: x = count / 256 rounded up. */
+KERNEL(PIECES_GROUP)
+gantry_silu_scaled(GLOBAL float *x, ulong count, float scale) {
+    const ulong i = (ulong)GROUP_X * PIECES_GROUP + LID;
+    if (i < count) x[i] = silu(MUL(x[i], scale));
+}
+
+/* y = y + x.
+ *   x, y  f32 [count]
+ * Grid: x = count / 256 rounded up. */
+KERNEL(PIECES_GROUP)
+gantry_add(GLOBAL const float *RESTRICT x, GLOBAL float *RESTRICT y, ulong count) {
+    const ulong i = (ulong)GROUP_X * PIECES_GROUP + LID;
+    if (i < count) y[i] = ADD(y[i], x[i]);
+}
+
+/* y[t][i] = w0 * x0 + w1 * x1 + ... over the slots of a token, ascending.
+ *   x  f32 [n][used][width]; weights  f32 [n][used]; y  f32 [n][width]
+ * Grid: x = width / 256 rounded up, y = n. */
+KERNEL(PIECES_GROUP)
+gantry_mix(GLOBAL const float *RESTRICT x, GLOBAL const float *RESTRICT weights, GLOBAL float *RESTRICT y, uint n,
+           uint used, uint width) {
+    const uint i = GROUP_X * PIECES_GROUP + LID, t = GROUP_Y;
+    if (i >= width || t >= n) return;
+    weights += (ulong)t * used;
+    x += (ulong)t * used * width + i;
+    float sum = MUL(weights[0], x[0]);
+    for (uint s = 1; s < used; s++) sum = ADD(sum, MUL(weights[s], x[(ulong)s * width]));
+    y[(ulong)t * width + i] = sum;
+}

@@ -1,0 +1,199 @@
+/* The names in which CUDA C++ and OpenCL C 1.2 differ, so that each kernel is written once.
+ *
+ * Rules of the kernels: local memory and barriers only, no operation of a sub-group, no atomics, no pointers in
+ * buffers, 64-bit offsets. Every sum has one order, so that a launch repeats bit for bit. Indices of a grid are
+ * x, y, z; a group has one dimension and the size that its kernel names.
+ *
+ * A kernel with barriers takes exactly the grid that it names, and nobody returns from it before the last of them: some
+ * OpenCL compilers for processors make wrong code of that even where a whole group returns.
+ *
+ * Where a kernel promises the bits of the CPU it uses ADD, SUB, MUL, DIV and SQRT: one IEEE operation each, never
+ * contracted. Elsewhere MAD may be fused. Arguments come in this order: pointers, ulong, uint and int, float. A pointer
+ * that may be absent is null then. */
+#ifndef GANTRY_PORTABLE_H
+#define GANTRY_PORTABLE_H
+
+#if defined(__CUDACC__)
+
+typedef unsigned char uchar;
+typedef unsigned short ushort;
+typedef unsigned int uint;
+typedef unsigned long ulong;
+static_assert(sizeof(ulong) == 8, "offsets have 64 bits");
+
+#define GLOBAL
+#define LOCAL
+#define RESTRICT __restrict__
+#define SHARED(type, name, count) __shared__ __align__(16) type name[count]
+#define CONSTANT static __constant__ const
+#define KERNEL(size) extern "C" __global__ void __launch_bounds__(size)
+/* The same with registers for two groups on a multiprocessor. */
+#define KERNEL_OF_TWO(size) extern "C" __global__ void __launch_bounds__(size, 2)
+#define DEVICE static __device__ __forceinline__
+#define BARRIER() __syncthreads()
+#define UNROLL _Pragma("unroll")
+#define GROUP_X blockIdx.x
+#define GROUP_Y blockIdx.y
+#define GROUP_Z blockIdx.z
+#define LID threadIdx.x
+
+#define ADD(a, b) __fadd_rn(a, b)
+#define SUB(a, b) __fsub_rn(a, b)
+#define MUL(a, b) __fmul_rn(a, b)
+#define DIV(a, b) __fdiv_rn(a, b)
+#define SQRT(a) __fsqrt_rn(a)
+#define MAD(a, b, c) fmaf(a, b, c)
+#define NEAREST(x) rintf(x)
+#define NEAREST_AWAY(x) roundf(x)
+#define MAGNITUDE(x) fabsf(x)
+#define BITS(x) __float_as_uint(x)
+#define FROM_BITS(x) __uint_as_float(x)
+#define DOT4(a, b, c) __dp4a((int)(a), (int)(b), c)
+#define POPCOUNT(x) ((uint)__popc(x))
+
+/* An fp16 as f32, and the fp16 nearest to an f32 (ties to even). */
+DEVICE float from_half(ushort bits) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+}
+DEVICE ushort to_half(float x) {
+    ushort bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+
+#else /* OpenCL C */
+
+#pragma OPENCL FP_CONTRACT OFF
+
+#define GLOBAL __global
+#define LOCAL __local
+#define RESTRICT restrict
+#define SHARED(type, name, count) __local type name[count] __attribute__((aligned(16)))
+#define CONSTANT __constant
+#define KERNEL(size) __kernel __attribute__((reqd_work_group_size(size, 1, 1))) void
+#define KERNEL_OF_TWO(size) KERNEL(size)
+#define DEVICE static inline
+#define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+#define UNROLL
+#define GROUP_X ((uint)get_group_id(0))
+#define GROUP_Y ((uint)get_group_id(1))
+#define GROUP_Z ((uint)get_group_id(2))
+#define LID ((uint)get_local_id(0))
+
+#define ADD(a, b) ((a) + (b))
+#define SUB(a, b) ((a) - (b))
+#define MUL(a, b) ((a) * (b))
+#define DIV(a, b) ((a) / (b))
+#define SQRT(a) sqrt(a)
+#define MAD(a, b, c) mad(a, b, c)
+#define NEAREST(x) rint(x)
+#define NEAREST_AWAY(x) round(x)
+#define MAGNITUDE(x) fabs(x)
+#define BITS(x) as_uint(x)
+#define FROM_BITS(x) as_float(x)
+#define DOT4(a, b, c) dot_of_4(as_char4(a), as_char4(b), c)
+#define POPCOUNT(x) popcount(x)
+
+DEVICE int dot_of_4(char4 a, char4 b, int c) {
+    return c + (int)a.x * b.x + (int)a.y * b.y + (int)a.z * b.z + (int)a.w * b.w;
+}
+DEVICE float from_half(ushort bits) { return vload_half(0, (const half *)&bits); }
+DEVICE ushort to_half(float x) {
+    ushort bits;
+    vstore_half_rte(x, 0, (half *)&bits);
+    return bits;
+}
+
+#endif
+
+/* The row of a position in a ring of fewer than 2^32 rows: a 64-bit remainder takes a hundred instructions. */
+DEVICE uint ring_row(uint position, ulong capacity) { return position % (uint)capacity; }
+
+/* No id: of a row that has none. */
+#define NONE 0xffffffffu
+
+DEVICE float from_bf16(ushort bits) { return FROM_BITS((uint)bits << 16); }
+
+/* What stands at a byte offset of a plane; aligned for its type. */
+DEVICE ushort ushort_at(GLOBAL const uchar *p, ulong byte) { return *(GLOBAL const ushort *)(p + byte); }
+DEVICE uint uint_at(GLOBAL const uchar *p, ulong byte) { return *(GLOBAL const uint *)(p + byte); }
+DEVICE float float_at(GLOBAL const uchar *p, ulong byte) { return *(GLOBAL const float *)(p + byte); }
+DEVICE float half_at(GLOBAL const uchar *p, ulong byte) { return from_half(ushort_at(p, byte)); }
+DEVICE float bf16_at(GLOBAL const uchar *p, ulong byte) { return from_bf16(ushort_at(p, byte)); }
+
+DEVICE uint is_finite(float x) { return (BITS(x) & 0x7f800000u) != 0x7f800000u; }
+
+/* e^x with the bits of the CPU's: x = n ln 2 + r, Cephes' polynomial of r, 2^n in two halves. */
+DEVICE float exp_of(float x) {
+    const float ROUND = 12582912.0f;
+    x = 89.0f < x ? 89.0f : x;
+    x = -104.0f > x ? -104.0f : x;
+    float n = SUB(ADD(MUL(x, 1.44269504088896340736f), ROUND), ROUND);
+    float r = SUB(SUB(x, MUL(n, 0.693359375f)), MUL(n, -2.1219444e-4f));
+    float p = 1.9875692e-4f;
+    p = ADD(MUL(p, r), 1.3981999e-3f);
+    p = ADD(MUL(p, r), 8.333452e-3f);
+    p = ADD(MUL(p, r), 4.1665796e-2f);
+    p = ADD(MUL(p, r), 1.6666665e-1f);
+    p = ADD(MUL(p, r), 0.5f);
+    p = ADD(ADD(MUL(p, MUL(r, r)), r), 1.0f);
+    float half_n = SUB(ADD(MUL(n, 0.5f), ROUND), ROUND);
+    float low = FROM_BITS(BITS(ADD(half_n, ROUND + 127.0f)) << 23);
+    float high = FROM_BITS(BITS(ADD(SUB(n, half_n), ROUND + 127.0f)) << 23);
+    return MUL(MUL(p, low), high);
+}
+
+/* x / (1 + e^-x) and 1 / (1 + e^-x), the CPU's bits. */
+DEVICE float silu(float x) { return DIV(x, ADD(1.0f, exp_of(SUB(0.0f, x)))); }
+DEVICE float sigmoid(float x) { return DIV(1.0f, ADD(1.0f, exp_of(SUB(0.0f, x)))); }
+
+/* ln(1 + e^x) to 3e-7 of itself: max(x, 0) + ln(1 + t), t = e^-|x|, by 2 artanh(t / (2 + t)). NaN stays. */
+DEVICE float softplus(float x) {
+    float t = exp_of(-MAGNITUDE(x));
+    float s = DIV(t, ADD(2.0f, t));
+    float q = s * s;
+    float series = 1.0f / 13.0f;
+    series = MAD(series, q, 1.0f / 11.0f);
+    series = MAD(series, q, 1.0f / 9.0f);
+    series = MAD(series, q, 1.0f / 7.0f);
+    series = MAD(series, q, 0.2f);
+    series = MAD(series, q, 1.0f / 3.0f);
+    series = MAD(series, q, 1.0f);
+    return (x > 0.0f ? x : 0.0f) + 2.0f * s * series;
+}
+
+/* The sum, and the largest, over a group of 256, for every member: index i joins i mod 16 ascending, then those 16
+ * ascending. `room` holds 256 and is free again afterwards. */
+DEVICE float sum_of_256(LOCAL float *room, float x) {
+    room[LID] = x;
+    BARRIER();
+    if (LID < 16) {
+        float sum = room[LID];
+        for (uint i = 1; i < 16; i++) sum += room[LID + 16 * i];
+        room[LID] = sum;
+    }
+    BARRIER();
+    float sum = room[0];
+    for (uint i = 1; i < 16; i++) sum += room[i];
+    BARRIER();
+    return sum;
+}
+/* A NaN is dropped. */
+DEVICE float max_of_256(LOCAL float *room, float x) {
+    room[LID] = x;
+    BARRIER();
+    if (LID < 16) {
+        float most = room[LID];
+        for (uint i = 1; i < 16; i++) most = room[LID + 16 * i] > most ? room[LID + 16 * i] : most;
+        room[LID] = most;
+    }
+    BARRIER();
+    float most = room[0];
+    for (uint i = 1; i < 16; i++) most = room[i] > most ? room[i] : most;
+    BARRIER();
+    return most;
+}
+
+#endif

@@ -1,0 +1,121 @@
+/* Which experts a token goes to, and with which weights. */
+#include "portable.h"
+
+#define ROUTE_GROUP 256
+/* Most experts of a layer. */
+#define ROUTE_EXPERTS 1024
+
+/* How many come before index i in descending order, the lowest index first among equals; a NaN counts as -infinity. */
+DEVICE uint route_rank(LOCAL const float *scores, uint n, uint i) {
+    float own = scores[i];
+    own = own == own ? own : FROM_BITS(0xff800000u);
+    uint rank = 0;
+    for (uint j = 0; j < n; j++) {
+        float other = scores[j];
+        other = other == other ? other : FROM_BITS(0xff800000u);
+        rank += other > own || (other == own && j < i);
+    }
+    return rank;
+}
+
+/* p = probabilities of the logits, by gating; score = p + bias; with several groups only the experts of the groups_used
+ * groups whose two highest scores have the largest sums; the `used` experts with the highest scores, descending, of
+ * equal ones the lowest first. w = p of each, for gating 3 a softmax over them; `normalize`: w / max(sum w, 2^-14);
+ * times scale, unless that is 0 or 1. Sums in f32.
+ *   logits     f32 [n][experts]
+ *   bias       f32 [experts], or null
+ *   given      [vocabulary][used] experts by token, or null: then these are used, as they are; an id that is no expert
+ *              gets the weight NaN
+ *   tokens     [n] ids; only read with `given`
+ *   ids        out [n][used]; weights  out f32 [n][used]
+ *   given_row  first row of `given`
+ *   experts    at most 1024; used  at most 256
+ *   gating     0 softmax, 1 sigmoid, 2 sqrt(ln(1 + e^x)), 3 none before the choice
+ *   groups     1: none; they divide the experts, and are at most 256
+ * Grid: x = n. */
+KERNEL(ROUTE_GROUP)
+gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT bias,
+             GLOBAL const uint *RESTRICT given, GLOBAL const uint *RESTRICT tokens, GLOBAL uint *RESTRICT ids,
+             GLOBAL float *RESTRICT weights, ulong given_row, uint experts, uint used, uint gating, uint groups,
+             uint groups_used, uint normalize, float scale) {
+    SHARED(float, p, ROUTE_EXPERTS);
+    SHARED(float, scores, ROUTE_EXPERTS);
+    SHARED(float, room, ROUTE_GROUP);
+    SHARED(uint, chosen, ROUTE_GROUP);
+    const float least = FROM_BITS(0xff800000u);
+    logits += (ulong)GROUP_X * experts;
+    float most = least;
+    for (uint i = LID; i < experts; i += ROUTE_GROUP) {
+        const float x = logits[i];
+        p[i] = gating == 1 ? sigmoid(x) : gating == 2 ? SQRT(softplus(x)) : x;
+        most = x > most ? x : most;
+    }
+    if (gating == 0) {
+        most = max_of_256(room, most);
+        float sum = 0.0f;
+        for (uint i = LID; i < experts; i += ROUTE_GROUP) {
+            p[i] = exp_of(SUB(p[i], most));
+            sum += p[i];
+        }
+        const float inverse = DIV(1.0f, sum_of_256(room, sum));
+        for (uint i = LID; i < experts; i += ROUTE_GROUP) p[i] = MUL(p[i], inverse);
+    }
+    for (uint i = LID; i < experts; i += ROUTE_GROUP) scores[i] = bias ? ADD(p[i], bias[i]) : p[i];
+    BARRIER();
+    if (given) {
+        if (LID < used) chosen[LID] = given[(given_row + tokens[GROUP_X]) * used + LID];
+    } else {
+        if (groups > 1) {
+            const uint size = experts / groups;
+            if (LID < groups) {
+                float first = least, second = least;
+                for (uint i = 0; i < size; i++) {
+                    float s = scores[LID * size + i];
+                    s = s == s ? s : least;
+                    second = s > first ? first : (s > second ? s : second);
+                    first = s > first ? s : first;
+                }
+                /* A group of one expert has no second. */
+                room[LID] = size > 1 ? ADD(first, second) : first;
+            }
+            BARRIER();
+            uint out = 0;
+            if (LID < groups) out = route_rank(room, groups, LID) >= groups_used;
+            BARRIER();
+            if (out) {
+                for (uint i = 0; i < size; i++) scores[LID * size + i] = least;
+            }
+            BARRIER();
+        }
+        for (uint i = LID; i < experts; i += ROUTE_GROUP) {
+            const uint rank = route_rank(scores, experts, i);
+            if (rank < used) chosen[rank] = i;
+        }
+    }
+    BARRIER();
+    const uint id = LID < used ? chosen[LID] : 0;
+    float w = id < experts ? p[id] : FROM_BITS(0x7fc00000u);
+    if (gating == 3) {
+        const float top = max_of_256(room, LID < used ? w : least);
+        w = exp_of(SUB(w, top));
+        /* In order of the slots. */
+        room[LID] = w;
+        BARRIER();
+        float sum = 0.0f;
+        for (uint i = 0; i < used; i++) sum += room[i];
+        w = MUL(w, DIV(1.0f, sum));
+        BARRIER();
+    }
+    if (normalize) {
+        room[LID] = w;
+        BARRIER();
+        float sum = 0.0f;
+        for (uint i = 0; i < used; i++) sum += room[i];
+        w = DIV(w, sum < 6.103515625e-5f ? 6.103515625e-5f : sum);
+    }
+    if (scale != 0.0f && scale != 1.0f) w = MUL(w, scale);
+    if (LID < used) {
+        ids[(ulong)GROUP_X * used + LID] = id;
+        weights[(ulong)GROUP_X * used + LID] = w;
+    }
+}

@@ -1,0 +1,69 @@
+/* Residual streams: x is f32 [n][count][len], `count` streams of `len` values for each token. */
+#include "portable.h"
+
+#define STREAMS_GROUP 256
+
+/* What `add` is multiplied with for a logit; without logits 1. */
+DEVICE float stream_factor(GLOBAL const float *inject, ulong at, uint count) {
+    return MUL(2.0f, sigmoid(DIV(inject[at], (float)count)));
+}
+
+/* x[t][h] = x[t][h] + add[t] * 2 / (1 + e^(-inject[t][h] / count)), the CPU's bits.
+ *   x       f32 [n][count][len]; add  f32 [n][len]
+ *   inject  f32, logit of stream h of token t at t * inject_row + h; null: the factor is 1
+ * Grid: x = len / 256 rounded up, y = n * count. */
+KERNEL(STREAMS_GROUP)
+gantry_stream_write(GLOBAL float *RESTRICT x, GLOBAL const float *RESTRICT add, GLOBAL const float *RESTRICT inject,
+                    ulong inject_row, uint count, uint len) {
+    const uint i = GROUP_X * STREAMS_GROUP + LID, t = GROUP_Y / count, h = GROUP_Y % count;
+    if (i >= len) return;
+    float term = add[(ulong)t * len + i];
+    if (inject) term = MUL(term, stream_factor(inject, t * inject_row + h, count));
+    x[(ulong)GROUP_Y * len + i] = ADD(x[(ulong)GROUP_Y * len + i], term);
+}
+
+/* gantry_stream_write where `add` is not null, then y[t][h] = rms norm of x[t][h] times gamma[h]: (x * r) * gamma,
+ * r = 1 / sqrt(mean(x^2) + eps). x has the CPU's bits; the sum of y is in f32, as for gantry_rms_norm.
+ *   gamma  f32 [count][len]; y  f32 [n][count][len]; the others as there
+ * Grid: x = count, y = n. */
+KERNEL(STREAMS_GROUP)
+gantry_stream_norm(GLOBAL float *RESTRICT x, GLOBAL const float *RESTRICT add, GLOBAL const float *RESTRICT inject,
+                   GLOBAL const float *RESTRICT gamma, GLOBAL float *RESTRICT y, ulong inject_row, uint count,
+                   uint len, float eps) {
+    SHARED(float, room, STREAMS_GROUP);
+    const uint h = GROUP_X, t = GROUP_Y;
+    const ulong at = ((ulong)t * count + h) * len;
+    const float factor = add && inject ? stream_factor(inject, t * inject_row + h, count) : 1.0f;
+    float sum = 0.0f;
+    for (uint i = LID; i < len; i += STREAMS_GROUP) {
+        float v = x[at + i];
+        if (add) {
+            const float term = add[(ulong)t * len + i];
+            v = ADD(v, inject ? MUL(term, factor) : term);
+            x[at + i] = v;
+        }
+        sum = MAD(v, v, sum);
+    }
+    sum = sum_of_256(room, sum);
+    const float r = DIV(1.0f, SQRT(ADD(DIV(sum, (float)len), eps)));
+    for (uint i = LID; i < len; i += STREAMS_GROUP) {
+        y[at + i] = MUL(MUL(x[at + i], r), gamma[(ulong)h * len + i]);
+    }
+}
+
+/* y[t] = (sum_h x[t][h] / (1 + e^-gates[t][h])) / count, h ascending; the CPU's bits.
+ *   x, gates  f32 [n][count][len]; y  f32 [n][len]
+ * Grid: x = len / 256 rounded up, y = n. */
+KERNEL(STREAMS_GROUP)
+gantry_stream_mix(GLOBAL const float *RESTRICT x, GLOBAL const float *RESTRICT gates, GLOBAL float *RESTRICT y,
+                  uint count, uint len) {
+    const uint i = GROUP_X * STREAMS_GROUP + LID, t = GROUP_Y;
+    if (i >= len) return;
+    const ulong at = (ulong)t * count * len + i;
+    float sum = MUL(x[at], sigmoid(gates[at]));
+    for (uint h = 1; h < count; h++) {
+        const ulong other = at + (ulong)h * len;
+        sum = ADD(sum, MUL(x[other], sigmoid(gates[other])));
+    }
+    y[(ulong)t * len + i] = MUL(sum, DIV(1.0f, (float)count));
+}
