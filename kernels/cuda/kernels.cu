@@ -1,6 +1,7 @@
 // All kernels of this crate for CUDA, in one module.
 
 #include "../device/attention.c"
+#include "../device/compress.c"
 #include "../device/conv.c"
 #include "../device/delta.c"
 #include "../device/embed.c"
@@ -14,6 +15,7 @@
 #include "../device/rotate.c"
 #include "../device/route.c"
 #include "../device/sample.c"
+#include "../device/select.c"
 #include "../device/sinkhorn.c"
 #include "../device/store.c"
 #include "../device/streams.c"

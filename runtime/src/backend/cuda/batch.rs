@@ -4,8 +4,9 @@ use super::driver::{CudaError, Stream};
 use super::loaded::Loaded;
 use super::sequence::CudaSequence;
 use super::tables::{Placed, TableId, Tables};
-use crate::model::program::KeptId;
+use crate::model::program::{KeptId, Step};
 use gantry_kernels::cpu::RopeAngles;
+use std::collections::BTreeMap;
 
 /// The tokens of one sequence in a run.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +36,9 @@ pub(super) struct Batch {
     kept: Vec<TableId>,
     /// By rotation.
     angles: Vec<TableId>,
+    /// Of blocks of positions that become entries, by rotation and positions of a block: cosines and sines of where they
+    /// start, of as many for each sequence as any completes.
+    blocks: BTreeMap<(usize, usize), (TableId, usize)>,
 }
 
 impl Batch {
@@ -55,6 +59,7 @@ impl Batch {
             span_start: none,
             kept: Vec::new(),
             angles: Vec::new(),
+            blocks: BTreeMap::new(),
         })
     }
 
@@ -87,6 +92,17 @@ impl Batch {
             table.angles(&positions, &mut angles);
             self.angles.push(self.tables.floats(angles.turns().flat_map(|(cos, sin)| [cos, sin])));
         }
+        self.blocks.clear();
+        for step in loaded.program.steps() {
+            let Step::Compress { rotation, ratio, .. } = step else { continue };
+            let blocks_of = |s: &Span| s.start / ratio..(s.start + s.tokens) / ratio;
+            let most = spans.iter().map(|s| blocks_of(s).len()).max().unwrap_or(0);
+            let starts =
+                spans.iter().flat_map(|s| (s.start / ratio..).take(most).map(|b| (b * ratio) as u32));
+            loaded.angles[*rotation].angles(&starts.collect::<Vec<_>>(), &mut angles);
+            let table = self.tables.floats(angles.turns().flat_map(|(cos, sin)| [cos, sin]));
+            self.blocks.insert((*rotation, *ratio), (table, most));
+        }
         self.spans = spans;
         self.placed.replace(&self.tables, stream)
     }
@@ -112,6 +128,12 @@ impl Batch {
     /// Of each sequence, where something is kept.
     pub(super) fn kept(&self, id: KeptId) -> u64 {
         self.placed.at(self.kept[id.0])
+    }
+
+    /// Cosines and sines of where blocks of positions start, and how many there are for each sequence.
+    pub(super) fn blocks(&self, rotation: usize, ratio: usize) -> (u64, usize) {
+        let found = self.blocks.get(&(rotation, ratio));
+        found.map_or((0, 0), |(table, count)| (self.placed.at(*table), *count))
     }
 
     /// Cosines and sines of the tokens' positions.

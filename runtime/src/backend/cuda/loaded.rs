@@ -31,8 +31,8 @@ pub(super) struct Loaded {
     codebook: TableId,
     /// Sign streams by width.
     signs: BTreeMap<usize, TableId>,
-    /// Of each matrix of experts, by its name and first row: where each expert's lies.
-    experts: BTreeMap<(Arc<str>, usize), TableId>,
+    /// Of each matrix of experts: where each expert's lies, and how many rows after the one before it begins there.
+    experts: BTreeMap<Key, (TableId, usize)>,
     /// By rotation.
     pub(super) angles: Vec<RopeTable>,
     /// By hash.
@@ -77,8 +77,9 @@ impl Loaded {
                 }
                 Step::Experts { products, .. } => {
                     for product in products {
-                        let starts = starts(&product.weights, arena.address())?;
-                        experts.entry(key(&product.weights)?).or_insert_with(|| tables.longs(starts));
+                        let (starts, step) = starts(&product.weights, arena.address())?;
+                        let key = key(&product.weights)?;
+                        experts.entry(key).or_insert_with(|| (tables.longs(starts), step));
                     }
                 }
                 _ => {}
@@ -125,11 +126,11 @@ impl Loaded {
         self.signs.get(&width).map_or(0, |id| self.tables.at(*id))
     }
 
-    /// Where each expert's matrix begins.
-    pub(super) fn experts(&self, weights: &ExpertMatrices) -> Result<u64> {
+    /// Where each expert's matrix begins, and how many rows after the one before it its own are.
+    pub(super) fn experts(&self, weights: &ExpertMatrices) -> Result<(u64, usize)> {
         let table = self.experts.get(&key(weights)?);
         table
-            .map(|id| self.tables.at(*id))
+            .map(|(id, step)| (self.tables.at(*id), *step))
             .ok_or_else(|| wrong("program", "experts that were not there".into()))
     }
 }
@@ -139,22 +140,28 @@ pub(super) fn wrong(tensor: &str, what: String) -> RuntimeError {
     RuntimeError::Tensor { tensor: tensor.into(), what }
 }
 
-fn key(weights: &ExpertMatrices) -> Result<(Arc<str>, usize)> {
-    let first = weights.iter().next().ok_or_else(|| wrong("program", "a layer without experts".into()))?;
-    Ok((Arc::clone(&first.name), first.offset))
+/// Matrices of experts by the first one's name, first byte and rows.
+type Key = (Arc<str>, usize, usize, usize);
+
+fn key(weights: &ExpertMatrices) -> Result<Key> {
+    let first = weights.copy(0, 0).ok_or_else(|| wrong("program", "a layer without experts".into()))?;
+    Ok((Arc::clone(&first.name), first.offset, first.rows.start, first.rows.end))
 }
 
-/// Addresses of the experts' matrices, which all begin with the same row of what is stored.
-fn starts(weights: &ExpertMatrices, arena: u64) -> Result<Vec<u64>> {
-    let all = (0..weights.experts()).map(|expert| {
-        let first = weights.copy(0, 0);
-        let matrix = weights.copy(expert, 0);
-        let alike = matrix.zip(first).filter(|(m, f)| m.rows == f.rows && m.stored_rows == f.stored_rows);
-        let (matrix, _) =
-            alike.ok_or_else(|| wrong("program", format!("expert {expert} is not like the others")))?;
-        Ok(arena + matrix.offset as u64)
-    });
-    all.collect()
+/// Addresses of what the experts' matrices are stored in. Each has one of its own, or all are one, in which each begins as
+/// many rows after the one before: the second number.
+fn starts(weights: &ExpertMatrices, arena: u64) -> Result<(Vec<u64>, usize)> {
+    let all: Option<Vec<_>> = (0..weights.experts()).map(|expert| weights.copy(expert, 0)).collect();
+    let all = all.filter(|all| !all.is_empty());
+    let all = all.ok_or_else(|| wrong("program", "experts without a matrix".into()))?;
+    let step = all.get(1).map_or(0, |second| second.rows.start.saturating_sub(all[0].rows.start));
+    let alike = |(expert, m): (usize, &&Matrix)| {
+        m.rows.start == all[0].rows.start + expert * step && m.stored_rows == all[0].stored_rows
+    };
+    if let Some((expert, matrix)) = all.iter().enumerate().find(|(e, m)| !alike((*e, m))) {
+        return Err(wrong(&matrix.name, format!("expert {expert} is not stored like the others")));
+    }
+    Ok((all.iter().map(|m| arena + m.offset as u64).collect(), step))
 }
 
 /// Refuses a matrix that does not lie within its arena, or that no kernel reads.

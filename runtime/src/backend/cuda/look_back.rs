@@ -1,17 +1,22 @@
 //! Steps that look back: caches and attention, convolutions, delta nets, n-gram tables.
 
+use super::batch::Span;
 use super::kernels::{Args, groups};
 use super::loaded::wrong;
 use super::sequence::element;
 use super::steps::{Around, EACH, Runner};
 use crate::backend::{Settings, host};
 use crate::model::program::{
-    BufferId, CacheShape, Chosen, DeltaShape, Kept, KeptId, KeyHeads, Matrix, Pieces, Program, Step,
+    BufferId, CacheShape, Chosen, DeltaShape, Kept, KeptId, KeyHeads, Matrix, Pieces, Pool, Program, Step,
 };
 use crate::{Result, RuntimeError};
+use gantry_formats::arch::RopeType;
 
 /// Positions that a group of attention takes; a token's bits depend on it.
 const CHUNK: usize = 512;
+
+/// Entries that a group scores.
+const ENTRIES: usize = 32;
 
 /// Query heads of a group.
 const HEADS: usize = 8;
@@ -32,6 +37,7 @@ pub(super) fn partial_bytes(step: &Step, settings: &Settings, tokens: usize) -> 
             heads.query * splits * (2 + heads.value_len)
         }
         Step::DeltaNet { shape, .. } => 2 * shape.key_heads * shape.dim + 2 * shape.value_heads,
+        Step::Select { selection, .. } => settings.context / selection.ratio + 1,
         _ => 0,
     };
     (floats as u64).saturating_mul(tokens as u64).saturating_mul(4).saturating_add(512)
@@ -117,8 +123,78 @@ impl Runner {
                 let args = Args::at(&addresses).int(&[heads.query, heads.value_len, splits]);
                 self.launch(loaded, "gantry_attention_combine", [n, heads.query, 1], &args)
             }
+            Step::Compress { .. } => self.compress(around, step),
+            Step::Select { selection, keys, q, weights, ids } => {
+                let whole = |s: &Span| s.tokens == 0 || selection.whole(s.start + s.tokens - 1);
+                if batch.spans.iter().all(whole) {
+                    return Ok(());
+                }
+                let longest = batch.spans.iter().map(|s| s.start + s.tokens).max().unwrap_or(0);
+                let entries = longest / selection.ratio;
+                let scores = self.partial.address();
+                let addresses = [
+                    self.buffers.at(q.buffer),
+                    weights.map_or(0, |w| self.buffers.at(w.buffer)),
+                    0,
+                    batch.kept(*keys),
+                    batch.positions(),
+                    batch.slots(),
+                    scores,
+                ];
+                let long = [
+                    program.values(q.buffer),
+                    q.start,
+                    weights.map_or(0, |w| program.values(w.buffer)),
+                    weights.map_or(0, |w| w.start),
+                    sequence.place(*keys).capacity,
+                    entries,
+                ];
+                let args = Args::at(&addresses).long(&long);
+                let args = args.int(&[selection.heads, selection.len, selection.ratio]);
+                let grid = [groups(entries, ENTRIES), n, 1];
+                self.launch(loaded, "gantry_select_scores", grid, &args)?;
+                let args = Args::at(&[scores, batch.positions(), self.buffers.at(*ids)]).long(&[entries]);
+                let args = args.int(&[selection.top, selection.ratio, selection.expand.into()]);
+                self.launch(loaded, "gantry_select", [n, 1, 1], &args)
+            }
             _ => Err(unsupported(step)),
         }
+    }
+
+    fn compress(&self, around: &Around<'_, '_>, step: &Step) -> Result<()> {
+        let Step::Compress { pool, ratio, rows, norm, eps, rotation, start, entries } = step else {
+            return Err(unsupported(step));
+        };
+        let (loaded, batch) = (around.loaded, around.batch);
+        let program = &loaded.program;
+        let Some(sequence) = around.sequences.first() else { return Ok(()) };
+        let shape = cache_of(program, *entries)?;
+        let (angles, blocks) = batch.blocks(*rotation, *ratio);
+        let [_, span_tokens, span_start] = batch.spans();
+        let (scores, ape, overlap) = match pool {
+            Pool::Mean => (None, None, false),
+            Pool::Softmax { scores, ape, overlap } => (Some(*scores), Some(*ape), *overlap),
+        };
+        let addresses = [
+            0,
+            batch.kept(*rows),
+            scores.map_or(0, |id| batch.kept(id)),
+            loaded.vector(ape),
+            loaded.vector(Some(*norm)),
+            angles,
+            batch.kept(*entries),
+            span_tokens,
+            span_start,
+        ];
+        let capacity = |id: KeptId| sequence.place(id).capacity;
+        let long = [capacity(*rows), scores.map_or(1, capacity), capacity(*entries)];
+        let turned = &program.rotations[*rotation];
+        let neox = turned.pairs != RopeType::Norm;
+        let int = [*ratio, overlap.into(), shape.key_len, *start, turned.len / 2, neox.into(), blocks];
+        let halves = element(shape, sequence.settings()) == 2;
+        let name = if halves { "gantry_compress_f16" } else { "gantry_compress_f32" };
+        let args = Args::at(&addresses).long(&long).int(&int).float(*eps);
+        self.launch(loaded, name, [blocks, batch.spans.len(), 1], &args)
     }
 
     pub(super) fn recur(&self, around: &Around<'_, '_>, step: &Step, n: usize) -> Result<()> {

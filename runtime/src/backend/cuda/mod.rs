@@ -75,10 +75,7 @@ impl Backend for Cuda {
     }
 
     fn runs(&self, step: &Step) -> bool {
-        !matches!(
-            step,
-            Step::Compress { .. } | Step::Select { .. } | Step::Send { .. } | Step::Receive { .. }
-        ) && !matches!(step, Step::Return { .. } | Step::Collect { .. })
+        !matches!(step, Step::Send { .. } | Step::Receive { .. } | Step::Return { .. } | Step::Collect { .. })
     }
 
     fn kept_bytes(&self, program: &Program, settings: &Settings) -> KeptBytes {

@@ -124,23 +124,24 @@ impl Runner {
             count = all.min(all / TOKENS + experts);
             pairs = self.partial.address();
             tiles = pairs + (all as u64 * 4).next_multiple_of(256);
-            let table = loaded.experts(&products[0].weights)?;
+            let (table, _) = loaded.experts(&products[0].weights)?;
             let args = Args::at(&[ids, around.batch.positions(), table, 0, pairs, tiles]);
             let args = args.int(&[n, used, experts, count]);
             self.launch(loaded, "gantry_experts_group", [1, 1, 1], &args)?;
         }
         for product in products {
             let none = || wrong("program", "a layer without experts".into());
-            let first = product.weights.iter().next().ok_or_else(none)?;
+            let first = product.weights.copy(0, 0).ok_or_else(none)?;
             let [_, kernel] = registry::product(first.layout).ok_or_else(|| no_kernel(first))?;
             let form = form(first)?;
-            let mut addresses = vec![0, loaded.experts(&product.weights)?];
+            let (table, step) = loaded.experts(&product.weights)?;
+            let mut addresses = vec![0, table];
             addresses.extend(form.codebook.then(|| loaded.codebook()));
             addresses.extend([ids, tiles, pairs]);
             addresses.extend(self.activations(product.x, first.layout));
             addresses.extend([loaded.vector(product.scale), self.buffers.at(product.y.buffer)]);
             let mut long = form.planes;
-            long.extend([first.rows.start, 0]);
+            long.extend([first.rows.start, step]);
             long.extend(form.stored_rows);
             long.extend([buffer(product.y.buffer).width, product.y.start]);
             let per_pair = buffer(product.x).rows > 1;
