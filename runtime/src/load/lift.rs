@@ -47,8 +47,8 @@ pub trait Lift: Send + Sync {
     /// Brings a stretch of a mapping, which begins and ends on pages, straight to `at`, and comes back when it is there.
     /// Then hashes some of what was announced. Called by several threads at once.
     fn put_mapped(&self, card: usize, at: u64, bytes: &[u8], hashed: Range<usize>) -> Result<()>;
-    /// Hashes some of what was announced, all of which was brought.
-    fn hash(&self, card: usize, hashed: Range<usize>) -> Result<()>;
+    /// Hashes some of what was announced and is not hashed yet, now that all of it was brought.
+    fn hash_rest(&self, card: usize, hashed: Range<usize>) -> Result<()>;
     /// Waits for the card, and gives the hashes of everything that was announced and brought.
     fn finish(&self, card: usize) -> Result<Vec<[u8; 32]>>;
     /// What lies at `at` now.
@@ -219,7 +219,7 @@ pub(super) fn map(
     })?;
     for (card, (announced, crossing)) in all.iter().enumerate() {
         for &index in crossing {
-            lift.hash(card, index..index + 1)?;
+            lift.hash_rest(card, index..index + 1)?;
         }
         if device {
             verify::segment_padding(container, card, arenas[card].bytes(), found);

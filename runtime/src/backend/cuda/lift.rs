@@ -10,13 +10,17 @@ use gantry_kernels::cuda::FATBIN;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A piece: long enough that reading and copying it cost much more than starting to.
-const PIECE: u64 = 4 << 20;
+const PIECE: u64 = 2 << 20;
+
+/// Streams that hash: a piece keeps but a few multiprocessors busy.
+const HASHING: usize = 16;
 
 /// Pinned memory of a card at most, whatever the model's size.
-const RING: u64 = 256 << 20;
+const RING: u64 = 128 << 20;
 
 /// Bytes behind an arena that the hash kernel may read, never use.
 const BEHIND: u64 = 64;
@@ -34,7 +38,7 @@ pub(crate) struct CudaLift {
 struct Card {
     // First, for a stream that goes away waits for what it was given, which is about all that follows.
     copies: Stream,
-    hashes: Stream,
+    hashes: Vec<Stream>,
     context: Arc<Context>,
     arena: DeviceMemory,
     kernel: Function,
@@ -48,6 +52,8 @@ struct Begun {
     stretches: DeviceMemory,
     values: DeviceMemory,
     count: usize,
+    /// Whose turn it is among the streams that hash.
+    turn: AtomicUsize,
 }
 
 /// Slots that are free, those that are longest free first.
@@ -102,7 +108,8 @@ impl CudaLift {
         let card = |(context, bytes): &(Arc<Context>, u64)| {
             let arena = DeviceMemory::new(context, bytes.saturating_add(BEHIND), "a card's arena")?;
             let kernel = Module::new(context, FATBIN)?.function("gantry_blake3")?;
-            let (copies, hashes) = (Stream::new(context)?, Stream::new(context)?);
+            let copies = Stream::new(context)?;
+            let hashes = (0..HASHING).map(|_| Stream::new(context)).collect::<Result<_, CudaError>>()?;
             Ok(Card { context: Arc::clone(context), arena, copies, hashes, kernel, begun: OnceLock::new() })
         };
         Ok(Self { cards: cards.iter().map(card).collect::<Result<_, CudaError>>()?, threads })
@@ -111,6 +118,32 @@ impl CudaLift {
     /// The arenas, filled.
     pub(crate) fn into_arenas(self) -> Vec<DeviceMemory> {
         self.cards.into_iter().map(|card| card.arena).collect()
+    }
+}
+
+impl CudaLift {
+    /// Hashes some stretches once `after` has come.
+    #[allow(unsafe_code, reason = "a launch")]
+    fn hash(&self, card: usize, hashed: Range<usize>, after: Option<&Event>) -> Result<()> {
+        let card = &self.cards[card];
+        let begun = card.begun()?;
+        if hashed.is_empty() {
+            return Ok(());
+        }
+        let turn = begun.turn.fetch_add(1, Ordering::Relaxed) % HASHING;
+        let stream = &card.hashes[turn];
+        after.map_or(Ok(()), |event| stream.wait(event))?;
+        let first = hashed.start as u64;
+        let args = [
+            Arg::U64(card.arena.address()),
+            Arg::U64(begun.stretches.address() + first * DESCRIBED as u64),
+            Arg::U64(begun.values.address() + first * 32),
+        ];
+        let groups = hashed.len() as u32;
+        // SAFETY: each stretch lies in the arena, which has room behind it, and has a description and a value; all
+        // of them outlive the stream.
+        unsafe { card.kernel.launch(stream, [groups, 1, 1], card.kernel.group(), &args) }?;
+        Ok(())
     }
 }
 
@@ -147,10 +180,10 @@ impl Lift for CudaLift {
         }
         let table = "the table of what a card hashes";
         let stretches = DeviceMemory::new(&card.context, described.len() as u64, table)?;
-        stretches.write(0, &described, &card.hashes)?;
+        stretches.write(0, &described, &card.copies)?;
         let values = DeviceMemory::new(&card.context, 32 * hashed.len() as u64, table)?;
         let ring = Ring { free: Mutex::new(slots), returned: Condvar::new() };
-        let begun = Begun { ring, stretches, values, count: hashed.len() };
+        let begun = Begun { ring, stretches, values, count: hashed.len(), turn: AtomicUsize::new(0) };
         card.begun
             .set(begun)
             .map_err(|_| RuntimeError::Placement("a card was told twice of what comes".into()))
@@ -165,8 +198,7 @@ impl Lift for CudaLift {
             // SAFETY: the slot is written again only after `copied`, and freed only after its stream was waited for.
             unsafe { of.arena.write_async(at, &slot.memory[..len], &of.copies) }?;
             slot.copied.record(&of.copies)?;
-            of.hashes.wait(&slot.copied)?;
-            self.hash(card, hashed)
+            self.hash(card, hashed, Some(&slot.copied))
         });
         begun.ring.give(slot);
         done
@@ -180,38 +212,23 @@ impl Lift for CudaLift {
         // SAFETY: the mapping stays, pinned, until the copy was waited for.
         unsafe { of.arena.write_async(at, &pinned, &of.copies) }?;
         copied.record(&of.copies)?;
-        of.hashes.wait(&copied)?;
-        self.hash(card, hashed)?;
+        self.hash(card, hashed, Some(&copied))?;
         Ok(copied.synchronize()?)
     }
 
-    #[allow(unsafe_code, reason = "a launch")]
-    fn hash(&self, card: usize, hashed: Range<usize>) -> Result<()> {
-        let card = &self.cards[card];
-        let begun = card.begun()?;
-        if hashed.is_empty() {
-            return Ok(());
-        }
-        let first = hashed.start as u64;
-        let args = [
-            Arg::U64(card.arena.address()),
-            Arg::U64(begun.stretches.address() + first * DESCRIBED as u64),
-            Arg::U64(begun.values.address() + first * 32),
-        ];
-        // SAFETY: each stretch lies in the arena, which has room behind it, and has a description and a value; all
-        // of them outlive the stream.
-        unsafe { card.kernel.launch(&card.hashes, [hashed.len() as u32, 1, 1], 256, &args) }?;
-        Ok(())
+    fn hash_rest(&self, card: usize, hashed: Range<usize>) -> Result<()> {
+        self.cards[card].copies.synchronize()?;
+        self.hash(card, hashed, None)
     }
 
     fn finish(&self, card: usize) -> Result<Vec<[u8; 32]>> {
         let card = &self.cards[card];
         card.copies.synchronize()?;
-        card.hashes.synchronize()?;
+        card.hashes.iter().try_for_each(Stream::synchronize)?;
         let begun = card.begun()?;
         let mut values = vec![0; 32 * begun.count];
         if begun.count > 0 {
-            begun.values.read(0, &mut values, &card.hashes)?;
+            begun.values.read(0, &mut values, &card.copies)?;
         }
         Ok(values.as_chunks().0.to_vec())
     }
