@@ -44,7 +44,7 @@ pub(super) struct Batch {
 impl Batch {
     pub(super) fn new(loaded: &Loaded) -> Result<Self, CudaError> {
         let tables = Tables::default();
-        let placed = Placed::new(&tables, &loaded.context, &loaded.kernels.stream)?;
+        let placed = Placed::new(&tables, &loaded.context, &loaded.aside)?;
         let none = TableId::default();
         Ok(Self {
             tables,
@@ -105,6 +105,11 @@ impl Batch {
         }
         self.spans = spans;
         self.placed.replace(&self.tables, stream)
+    }
+
+    /// Where the tables are.
+    pub(super) fn address(&self) -> u64 {
+        self.placed.at(TableId::default())
     }
 
     pub(super) fn tokens(&self) -> u64 {

@@ -5,9 +5,8 @@ use gantry_kernels::cuda::FATBIN;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Kernels and the stream that they are given to.
+/// The kernels of a card.
 pub(super) struct Kernels {
-    pub(super) stream: Stream,
     module: Arc<Module>,
     /// Those that were used.
     found: RwLock<HashMap<&'static str, Function>>,
@@ -15,8 +14,7 @@ pub(super) struct Kernels {
 
 impl Kernels {
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
-        let stream = Stream::new(context)?;
-        Ok(Self { stream, module: Module::new(context, FATBIN)?, found: RwLock::default() })
+        Ok(Self { module: Module::new(context, FATBIN)?, found: RwLock::default() })
     }
 
     fn function(&self, name: &'static str) -> Result<Function, CudaError> {
@@ -29,13 +27,14 @@ impl Kernels {
         Ok(function)
     }
 
-    /// Gives a kernel to the stream.
+    /// Gives a kernel to a stream.
     ///
     /// # Safety
     /// As [`Function::launch`].
     #[allow(unsafe_code, reason = "hands the caller's promise on")]
     pub(super) unsafe fn launch(
         &self,
+        stream: &Stream,
         name: &'static str,
         grid: [usize; 3],
         args: &Args,
@@ -44,7 +43,7 @@ impl Kernels {
         // Sizes of buffers are below 2^31, so that counts of groups fit.
         let grid = grid.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
         // SAFETY: the caller's promise.
-        unsafe { function.launch(&self.stream, grid, function.group(), &args.0) }
+        unsafe { function.launch(stream, grid, function.group(), &args.0) }
     }
 }
 

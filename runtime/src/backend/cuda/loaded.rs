@@ -19,7 +19,7 @@ use std::sync::atomic::AtomicU64;
 pub(super) struct Loaded {
     pub(super) context: Arc<Context>,
     pub(super) kernels: Kernels,
-    /// For what sequences do by themselves.
+    /// For what is done once, and what sequences do by themselves.
     pub(super) aside: Arc<Stream>,
     pub(super) program: Program,
     /// What stays in its file.
@@ -48,14 +48,14 @@ impl Loaded {
         (weights, arena): (Weights, DeviceMemory),
         routed: Option<Vec<Vec<AtomicU64>>>,
     ) -> Result<Self> {
-        let kernels = Kernels::new(context)?;
+        let (kernels, aside) = (Kernels::new(context)?, Stream::new(context)?);
         for (kind, matrix) in program.tensors().filter(|(kind, _)| *kind != StepKind::Rows) {
             check(&arena, kind, matrix)?;
         }
         let mut tables = Tables::default();
         let mut values = Vec::with_capacity(program.vectors.len());
         for vector in &program.vectors {
-            values.push(read_vector(&arena, vector, &kernels.stream)?);
+            values.push(read_vector(&arena, vector, &aside)?);
         }
         for step in program.steps() {
             // A tap's weights of all channels together, as the kernel takes them.
@@ -85,9 +85,9 @@ impl Loaded {
                 _ => {}
             }
         }
-        let tables = Placed::new(&tables, context, &kernels.stream)?;
+        let tables = Placed::new(&tables, context, &aside)?;
         let ngrams = program.ngrams.iter().map(host::ngram).collect();
-        let (context, aside) = (Arc::clone(context), Arc::new(Stream::new(context)?));
+        let (context, aside) = (Arc::clone(context), Arc::new(aside));
         Ok(Self {
             context,
             kernels,

@@ -21,6 +21,12 @@ const ENTRIES: usize = 32;
 /// Query heads of a group.
 const HEADS: usize = 8;
 
+/// Parts that attention to so many positions is cut into: a power of two, so that few lengths differ in it. A part without
+/// positions adds nothing.
+pub(super) fn splits(seen: usize) -> usize {
+    seen.div_ceil(CHUNK).max(1).next_power_of_two()
+}
+
 fn cache_of(program: &Program, id: KeptId) -> Result<CacheShape> {
     match program.kept.get(id.0) {
         Some(Kept::Cache(shape)) => Ok(*shape),
@@ -31,9 +37,9 @@ fn cache_of(program: &Program, id: KeptId) -> Result<CacheShape> {
 /// Bytes of partial results of a step for batches of `tokens`.
 pub(super) fn partial_bytes(step: &Step, settings: &Settings, tokens: usize) -> u64 {
     let floats = match step {
-        Step::Attention { heads, window, .. } => {
+        Step::Attention { heads, window, entries, .. } => {
             let seen = window.map_or(settings.context, |w| w.min(settings.context));
-            let splits = seen.div_ceil(CHUNK) + 1;
+            let splits = splits(seen + entries.map_or(0, |e| settings.context / e.ratio));
             heads.query * splits * (2 + heads.value_len)
         }
         Step::DeltaNet { shape, .. } => 2 * shape.key_heads * shape.dim + 2 * shape.value_heads,
@@ -82,7 +88,7 @@ impl Runner {
                     _ => per_token.min(longest),
                 };
                 let seen = positions + if entries.is_some() { longest / ratio } else { 0 };
-                let splits = seen.div_ceil(CHUNK).max(1);
+                let splits = splits(seen);
                 let partial = if splits > 1 { self.partial.address() } else { 0 };
                 let addresses = [
                     self.buffers.at(q.buffer),
@@ -274,7 +280,7 @@ impl Runner {
             host::ngram_rows(from, hash, &sequence.tokens, span.start, &mut bytes, out)?;
         }
         let bytes: Vec<u8> = out.iter().flat_map(|v| v.to_le_bytes()).collect();
-        self.buffers.write(y, &bytes, &loaded.kernels.stream)?;
+        self.buffers.write(y, &bytes, &self.stream)?;
         Ok(())
     }
 }

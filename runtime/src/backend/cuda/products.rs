@@ -95,7 +95,7 @@ impl Runner {
         self.launch(loaded, "gantry_route", [n, 1, 1], &args)?;
         if let Some(counters) = loaded.routed.as_ref().and_then(|all| all.get(*layer)) {
             let mut bytes = vec![0; n * routing.used * 4];
-            self.buffers.read(*ids, 0, &mut bytes, &loaded.kernels.stream)?;
+            self.buffers.read(*ids, 0, &mut bytes, &self.stream)?;
             for id in bytes.as_chunks().0 {
                 if let Some(counter) = counters.get(u32::from_le_bytes(*id) as usize) {
                     counter.fetch_add(1, Ordering::Relaxed);

@@ -105,6 +105,7 @@ impl CudaSequence {
         let memory = DeviceMemory::new(context, bytes, "what a sequence keeps")?;
         // Nothing reads a row before it is written; but what is saved must be the same each time.
         memory.fill(0..bytes, 0, stream)?;
+        stream.synchronize()?;
         Ok(Self { tokens: Vec::new(), memory, places, stream: Arc::clone(stream), settings: *settings })
     }
 

@@ -3,7 +3,7 @@
 
 use super::batch::Batch;
 use super::buffers::Buffers;
-use super::driver::DeviceMemory;
+use super::driver::{DeviceMemory, Stream};
 use super::kernels::{Args, groups};
 use super::loaded::{Loaded, wrong};
 use super::registry;
@@ -12,9 +12,12 @@ use crate::Result;
 use crate::model::program::{BufferId, Format, Gate, Matrix, Pieces, Step};
 use gantry_formats::arch::RopeType;
 use gantry_formats::layout::Layout;
+use std::sync::Arc;
 
 /// What runs steps: buffers of batches, on the card of `loaded`.
 pub(super) struct Runner {
+    /// First to go, so that it is idle before what it works on goes.
+    pub(super) stream: Arc<Stream>,
     pub(super) buffers: Buffers,
     /// Partial results on their way: of attention, of delta nets, lists of experts.
     pub(super) partial: DeviceMemory,
@@ -43,7 +46,7 @@ impl Runner {
         // (checked when the program was prepared), tables are as long as the batch or the model they describe, and
         // buffers hold the largest batch, which runs do not exceed; all of it outlives the stream's work, for it is
         // freed only after the context is idle.
-        unsafe { loaded.kernels.launch(name, grid, args) }?;
+        unsafe { loaded.kernels.launch(&self.stream, name, grid, args) }?;
         Ok(())
     }
 

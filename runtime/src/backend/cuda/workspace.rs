@@ -2,39 +2,57 @@
 
 use super::batch::{Batch, Span};
 use super::buffers::Buffers;
-use super::driver::{CudaError, DeviceMemory};
+use super::driver::{CudaError, DeviceMemory, Graph, Pinned, Stream};
 use super::kernels::{Args, groups};
 use super::loaded::Loaded;
-use super::look_back::partial_bytes;
+use super::look_back::{partial_bytes, splits};
 use super::products::list_bytes;
 use super::sequence::CudaSequence;
 use super::steps::{Around, EACH, Runner};
 use crate::backend::{Part, Sequence, Settings, Wanted, Workspace};
-use crate::model::program::{self, BufferId, Program, Step};
+use crate::model::program::{self, Program, Step};
 use crate::{Result, RuntimeError};
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Rows that the head computes at once: enough that its weights are not read for each anew, few enough that logits stay
+/// small.
+const HEAD_ROWS: usize = 16;
+
+/// Most recorded runs that are kept.
+const GRAPHS: usize = 64;
 
 /// Working memory of runs on a card.
 pub(super) struct CudaWorkspace {
     loaded: Arc<Loaded>,
+    /// Runs of one token of each sequence, as they were recorded.
+    graphs: BTreeMap<Shape, Graph>,
     batch: Batch,
     runner: Runner,
-    /// Most tokens of a batch.
-    most: usize,
     /// Logits on their way.
+    pinned: Pinned,
     logits: Vec<f32>,
-    bytes: Vec<u8>,
     profile: Option<BTreeMap<program::Part, Duration>>,
+}
+
+/// What launches of a run of one token of each sequence depend on, beside what lies in tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Shape {
+    sequences: usize,
+    /// Parts that attention is cut into.
+    splits: usize,
+    /// Where the tables are.
+    tables: u64,
 }
 
 /// Bytes of partial results, for the step that needs most.
 fn partials(program: &Program, settings: &Settings, tokens: usize) -> u64 {
     let each = program.steps().map(|step| {
-        partial_bytes(step, settings, tokens)
-            .max(list_bytes(step, &program.buffers, tokens).saturating_add(512))
+        let lists = list_bytes(step, &program.buffers, tokens).saturating_add(512);
+        partial_bytes(step, settings, tokens).max(lists)
     });
     each.max().unwrap_or(0)
 }
@@ -48,22 +66,31 @@ pub(super) fn scratch_bytes(program: &Program, settings: &Settings) -> u64 {
 impl CudaWorkspace {
     pub(super) fn new(loaded: &Arc<Loaded>, settings: &Settings) -> Result<Self, CudaError> {
         let (context, program) = (&loaded.context, &loaded.program);
-        let most = settings.batch;
-        let buffers = Buffers::new(context, &program.buffers, most)?;
-        let partial = DeviceMemory::new(context, partials(program, settings, most), "partial results")?;
-        let batch = Batch::new(loaded)?;
-        let loaded = Arc::clone(loaded);
-        let (logits, bytes) = Default::default();
-        Ok(Self { loaded, batch, runner: Runner { buffers, partial }, most, logits, bytes, profile: None })
+        let tokens = settings.batch;
+        let stream = Arc::new(Stream::new(context)?);
+        let buffers = Buffers::new(context, &program.buffers, tokens)?;
+        let partial = DeviceMemory::new(context, partials(program, settings, tokens), "partial results")?;
+        let rows = HEAD_ROWS.min(tokens);
+        let pinned = Pinned::new(context, rows * program.vocab * 4, "logits on their way")?;
+        Ok(Self {
+            loaded: Arc::clone(loaded),
+            graphs: BTreeMap::new(),
+            batch: Batch::new(loaded)?,
+            runner: Runner { stream, buffers, partial },
+            pinned,
+            logits: Vec::new(),
+            profile: None,
+        })
     }
 
+    /// Gives steps to the card, but for those that the host has done.
     fn walk(&mut self, steps: &[Step], sequences: &[&mut CudaSequence], n: usize) -> Result<()> {
         let loaded = Arc::clone(&self.loaded);
         let around = Around { loaded: &loaded, batch: &self.batch, sequences };
         let mut now: Option<(program::Part, Instant)> = None;
-        for step in steps {
+        for step in steps.iter().filter(|step| !matches!(step, Step::Ngram { .. })) {
             if let (Step::Begin(part), Some(times)) = (step, &mut self.profile) {
-                loaded.kernels.stream.synchronize()?;
+                self.runner.stream.synchronize()?;
                 let at = Instant::now();
                 if let Some((before, since)) = now.replace((*part, at)) {
                     *times.entry(before).or_default() += at - since;
@@ -72,39 +99,89 @@ impl CudaWorkspace {
             self.runner.step(&around, step, n)?;
         }
         if let (Some((part, since)), Some(times)) = (now, &mut self.profile) {
-            loaded.kernels.stream.synchronize()?;
+            self.runner.stream.synchronize()?;
             *times.entry(part).or_default() += since.elapsed();
         }
         Ok(())
     }
 
-    /// Logits of some rows of the residual.
-    fn head(&mut self, rows: std::ops::Range<usize>, sink: &mut dyn FnMut(&[f32])) -> Result<()> {
+    /// Rows of n-gram tables, which the host gathers before anything else.
+    fn gather(&mut self, sequences: &[&mut CudaSequence]) -> Result<()> {
+        let loaded = Arc::clone(&self.loaded);
+        let around = Around { loaded: &loaded, batch: &self.batch, sequences };
+        let start = Instant::now();
+        let steps = loaded.program.body.iter().filter(|step| matches!(step, Step::Ngram { .. }));
+        steps.into_iter().try_for_each(|step| self.runner.step(&around, step, self.batch.n))?;
+        if let Some(times) = &mut self.profile {
+            *times.entry(program::Part::Ngram).or_default() += start.elapsed();
+        }
+        Ok(())
+    }
+
+    /// Logits of some rows of the residual, on the card.
+    fn head(&mut self, rows: Range<usize>) -> Result<()> {
         let loaded = Arc::clone(&self.loaded);
         let program = &loaded.program;
         let width = program.values(program.residual);
-        let at = |buffers: &Buffers, id: BufferId| buffers.at(id);
-        for first in rows.clone().step_by(self.most.max(1)) {
-            let n = self.most.min(rows.end - first);
-            let buffers = &self.runner.buffers;
-            let all = n * width;
-            let from = at(buffers, program.residual) + (first * width * 4) as u64;
-            let args = Args::at(&[from, at(buffers, program.chosen)])
-                .long(&[all, 0, 0, all, 0, 0])
-                .int(&[1, 1, all]);
-            self.runner.launch(&loaded, "gantry_copy", [groups(all, EACH), 1, 1], &args)?;
-            self.walk(&program.head, &[], n)?;
-            self.bytes.resize(n * program.vocab * 4, 0);
-            self.runner.buffers.read(program.logits, 0, &mut self.bytes, &loaded.kernels.stream)?;
-            self.logits.clear();
-            self.logits.extend(self.bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)));
-            sink(&self.logits);
-        }
+        let all = rows.len() * width;
+        let from = self.runner.buffers.at(program.residual) + (rows.start * width * 4) as u64;
+        let args = Args::at(&[from, self.runner.buffers.at(program.chosen)]);
+        let args = args.long(&[all, 0, 0, all, 0, 0]).int(&[1, 1, all]);
+        self.runner.launch(&loaded, "gantry_copy", [groups(all, EACH), 1, 1], &args)?;
+        self.walk(&program.head, &[], rows.len())
+    }
+
+    /// Brings the logits of `rows` rows here.
+    fn bring(&mut self, rows: usize) -> Result<()> {
+        let program = &self.loaded.program;
+        let bytes = &mut self.pinned[..rows * program.vocab * 4];
+        self.runner.buffers.read(program.logits, 0, bytes, &self.runner.stream)?;
+        self.logits.clear();
+        self.logits.extend(bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)));
+        Ok(())
+    }
+
+    /// What a run of one token of each sequence may be recorded as; `None` where launches depend on more.
+    fn shape(&self, spans: &[Span], wanted: &[Wanted]) -> Option<Shape> {
+        let one = spans.iter().all(|s| s.tokens == 1) && wanted.iter().all(|w| *w == Wanted::Last);
+        let fixed = !self.loaded.program.steps().any(|step| {
+            // As many blocks as are complete, as many entries as there are.
+            matches!(step, Step::Compress { .. } | Step::Select { .. })
+        });
+        let watched = self.profile.is_some() || self.loaded.routed.is_some();
+        let longest = spans.iter().map(|s| s.start + s.tokens).max().unwrap_or(0);
+        let shape = Shape { sequences: spans.len(), splits: splits(longest), tables: self.batch.address() };
+        (one && fixed && !watched && spans.len() <= HEAD_ROWS).then_some(shape)
+    }
+
+    /// A run of one token of each sequence, recorded the first time.
+    #[allow(unsafe_code, reason = "a launch")]
+    fn replay(&mut self, shape: Shape, sequences: &[&mut CudaSequence]) -> Result<()> {
+        let n = shape.sequences;
+        let mut graph = match self.graphs.remove(&shape) {
+            Some(graph) => graph,
+            None => {
+                if self.graphs.len() >= GRAPHS {
+                    self.graphs.clear();
+                }
+                let loaded = Arc::clone(&self.loaded);
+                let (stream, this) = (Arc::clone(&self.runner.stream), &mut *self);
+                Graph::record(&stream, || {
+                    this.walk(&loaded.program.body, sequences, n)?;
+                    this.head(0..n)
+                })?
+            }
+        };
+        // SAFETY: as for each of the launches: addresses of tables are part of the shape, all else stays where it is as
+        // long as this workspace.
+        unsafe { graph.launch(&self.runner.stream) }?;
+        self.graphs.insert(shape, graph);
         Ok(())
     }
 
     fn compute(&mut self, parts: &mut [Part<'_>], sink: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
         let loaded = Arc::clone(&self.loaded);
+        let vocab = loaded.program.vocab;
         let (mut spans, mut tokens, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
         let mut sequences = Vec::with_capacity(parts.len());
         for part in parts {
@@ -118,7 +195,14 @@ impl CudaWorkspace {
             wanted.push(part.wanted);
             sequences.push(sequence);
         }
-        self.batch.set(&loaded, &tokens, spans.clone(), &sequences, &loaded.kernels.stream)?;
+        self.batch.set(&loaded, &tokens, spans.clone(), &sequences, &self.runner.stream)?;
+        self.gather(&sequences)?;
+        if let Some(shape) = self.shape(&spans, &wanted) {
+            self.replay(shape, &sequences)?;
+            self.bring(spans.len())?;
+            self.logits.chunks_exact(vocab).enumerate().for_each(|(i, row)| sink(i, row));
+            return Ok(());
+        }
         self.walk(&loaded.program.body, &sequences, tokens.len())?;
         for (i, (span, wanted)) in spans.iter().zip(wanted).enumerate() {
             let end = span.row + span.tokens;
@@ -127,9 +211,14 @@ impl CudaWorkspace {
                 Wanted::Last => end - usize::from(span.tokens > 0)..end,
                 Wanted::All => span.row..end,
             };
-            self.head(rows, &mut |logits| sink(i, logits))?;
+            for first in rows.clone().step_by(HEAD_ROWS) {
+                let some = first..rows.end.min(first + HEAD_ROWS);
+                self.head(some.clone())?;
+                self.bring(some.len())?;
+                sink(i, &self.logits);
+            }
         }
-        loaded.kernels.stream.synchronize()?;
+        self.runner.stream.synchronize()?;
         Ok(())
     }
 }
@@ -148,7 +237,7 @@ impl Workspace for CudaWorkspace {
     fn run(&mut self, parts: &mut [Part<'_>], sink: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
         let result = self.compute(parts, sink);
         if result.is_err() {
-            let _ = self.loaded.kernels.stream.synchronize();
+            let _ = self.runner.stream.synchronize();
             // Some of what a sequence keeps has these tokens, some has not.
             for part in parts {
                 part.sequence.rewind(0);

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 const NEEDS: i32 = 13_000;
 
 /// Every function of the driver that this program calls.
-const SYMBOLS: [&str; 34] = [
+const SYMBOLS: [&str; 40] = [
     "cuCtxSetCurrent",
     "cuDeviceGet",
     "cuDeviceGetAttribute",
@@ -27,6 +27,10 @@ const SYMBOLS: [&str; 34] = [
     "cuEventSynchronize",
     "cuFuncGetAttribute",
     "cuGetErrorName",
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
     "cuInit",
     "cuLaunchKernel",
     "cuMemAlloc_v2",
@@ -42,7 +46,9 @@ const SYMBOLS: [&str; 34] = [
     "cuModuleGetFunction",
     "cuModuleLoadData",
     "cuModuleUnload",
+    "cuStreamBeginCapture_v2",
     "cuStreamCreate",
+    "cuStreamEndCapture",
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
 ];

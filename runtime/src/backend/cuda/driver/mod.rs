@@ -5,6 +5,7 @@
 
 mod context;
 mod error;
+mod graph;
 mod memory;
 mod module;
 mod stream;
@@ -12,6 +13,7 @@ mod stream;
 pub(crate) use context::Context;
 pub use context::{CardInfo, cards};
 pub use error::CudaError;
+pub(crate) use graph::Graph;
 pub use memory::DeviceMemory;
 pub(crate) use memory::{Pinned, Registered};
 pub(crate) use module::{Arg, Function, Module};

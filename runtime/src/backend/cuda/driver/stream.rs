@@ -34,6 +34,10 @@ impl Stream {
         self.stream
     }
 
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
     /// Waits until all that it was given is done.
     ///
     /// # Errors
