@@ -76,21 +76,8 @@ impl Stored {
         let body = b.take_steps();
         let chosen = b.buffer("chosen inputs", table.cols, Format::F32);
         let logits = head(&mut b, chosen);
-        let program = Program {
-            vocab: b.buffers[logits.0].width,
-            context: None,
-            vectors: Vec::new(),
-            rotations: Vec::new(),
-            ngrams: Vec::new(),
-            body,
-            head: b.take_steps(),
-            buffers: b.buffers,
-            residual,
-            chosen,
-            logits,
-            kept: Vec::new(),
-            draft: None,
-        };
+        let steps = [body, b.take_steps()];
+        let program = Program::bare(b.buffers, steps, [residual, chosen, logits]);
         let weights = Weights::of(std::slice::from_ref(&self.bytes)).unwrap();
         Self::run_program(device, program, weights, &RunOptions::default(), (tokens, batch)).unwrap()
     }
