@@ -1,12 +1,13 @@
 //! What can be typed.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use gantry_formats::placement::{CardSpec, CardsError, Strategy, parse_cards};
+use gantry_formats::placement::{CardSpec, CardsError, Fill, Strategy, parse_cards};
 use gantry_runtime::exchange::Patience;
 use gantry_runtime::model::program::ExpertCheck;
 use gantry_runtime::sample::SamplerOptions;
 use gantry_runtime::{KvType, LoadMode, ModelOptions, Verify};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const EXAMPLES: &str = "Examples:
@@ -95,7 +96,8 @@ pub(crate) struct Generate {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gantry-run chat model.gantry\n  \
-    gantry-run chat model.gantry --system \"Answer in one sentence.\" -n 200")]
+    gantry-run chat model.gantry --system \"Answer in one sentence.\" -n 200\n  \
+    gantry-run chat model.gantry --session talk.session")]
 pub(crate) struct Chat {
     /// The container.
     #[arg(value_name = "FILE")]
@@ -109,6 +111,9 @@ pub(crate) struct Chat {
     /// Shows tokens and speed after each answer.
     #[arg(long)]
     pub(crate) stats: bool,
+    /// Goes on with the conversation in FILE, if it is there, and keeps it there after each answer.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) session: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) sampling: Sampling,
     #[command(flatten)]
@@ -312,6 +317,10 @@ pub(crate) struct Load {
     /// [default: as packed for so many cards, else paired; layers without experts].
     #[arg(long, value_name = "STRATEGY")]
     pub(crate) placement: Option<Strategy>,
+    /// How many experts a card gets: share, as its memory is to the others', or first, the first card as full as it gets
+    /// [default: as packed for several cards, else share].
+    #[arg(long, value_name = "HOW", value_parser = PossibleValuesParser::new(["share", "first"]).try_map(|s| s.parse::<Fill>()))]
+    pub(crate) fill: Option<Fill>,
     /// Spreads them by these token counts: a --record-hotness file, llama-imatrix's, or SGLang's CSV; several are
     /// summed.
     #[arg(long, value_name = "FILE")]
@@ -370,6 +379,11 @@ pub(crate) enum Level {
 }
 
 impl Load {
+    /// Files that are read beside the container.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = &Path> {
+        self.hotness.iter().map(PathBuf::as_path)
+    }
+
     /// What was meant.
     pub(crate) fn options(&self) -> ModelOptions {
         ModelOptions {
@@ -392,6 +406,7 @@ impl Load {
             memory_limit: self.memory_limit,
             cards: self.cards.as_ref().map(|cards| cards.0.clone()),
             placement: self.placement,
+            fill: self.fill,
             check: match (self.ep_verify, self.ep_self) {
                 (true, _) => ExpertCheck::Verify,
                 (false, true) => ExpertCheck::Own,

@@ -11,6 +11,7 @@ pub(crate) mod args;
 mod bench;
 mod chat;
 pub(crate) mod failure;
+mod files;
 mod generate;
 mod kept;
 mod logits;
@@ -22,6 +23,7 @@ mod record;
 mod signals;
 mod speed;
 mod tokenize;
+mod turns;
 mod waiting;
 
 use args::{Cli, Command};
