@@ -194,6 +194,7 @@ pub(crate) struct Perplexity {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gantry-run bench model.gantry\n  \
     gantry-run bench model.gantry -p 512 -n 128 -r 3 --json\n  \
+    gantry-run bench model.gantry --spec 3\n  \
     gantry-run bench model.gantry --cards 2 --placement layers")]
 pub(crate) struct Bench {
     /// The container.
@@ -205,6 +206,10 @@ pub(crate) struct Bench {
     /// Tokens to decode.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
     pub(crate) tokens: usize,
+    /// Decodes with drafts of up to N tokens by the model's own draft block (MTP), along the text that the model finds
+    /// most probable.
+    #[arg(long, value_name = "N")]
+    pub(crate) spec: Option<std::num::NonZeroUsize>,
     /// Shows how long each part of the model takes.
     #[arg(long)]
     pub(crate) profile: bool,

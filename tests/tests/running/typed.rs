@@ -82,6 +82,39 @@ fn spec_ends_where_the_text_ends() {
     }
 }
 
+#[test]
+fn bench_measures_with_drafts() {
+    for preset in PRESETS {
+        let container = Made::new(preset, &[]).foreseeable(0.01);
+        let container = container.container();
+        let bench = |more: &[&str]| {
+            let mut args: Vec<&OsStr> = vec!["bench".as_ref(), container.as_os_str()];
+            args.extend(["-p", "8", "-n", "24", "-r", "2"].iter().chain(more).map(OsStr::new));
+            run("gantry-run", &args)
+        };
+        let found: Value = serde_json::from_slice(&bench(&["--spec", "3", "--json"]).stdout).expect("JSON");
+        let count = |key: &str| found["drafts"][key].as_u64().expect("a count");
+        assert_eq!(
+            (found["decode"]["tokens"].as_u64(), count("steps") + count("accepted")),
+            (Some(24), 24),
+            "{found}"
+        );
+        assert!(count("accepted") > 0, "{preset}: {found}");
+        let plain: Value = serde_json::from_slice(&bench(&["--json"]).stdout).expect("JSON");
+        assert!(plain["drafts"].is_null());
+        let shown = bench(&["--spec", "2", "--profile"]).stdout;
+        let shown = String::from_utf8(shown).expect("UTF-8");
+        assert!(
+            shown.contains("with drafts") && shown.contains("accepted") && shown.contains("decode by part"),
+            "{shown}"
+        );
+    }
+    let made = Made::new("llama-tiny", &[]);
+    let container = made.container();
+    let args: [&OsStr; 4] = ["bench".as_ref(), container.as_os_str(), "--spec".as_ref(), "2".as_ref()];
+    assert_eq!(run("gantry-run", &args).status.code(), Some(2));
+}
+
 /// What `gantry-run chat` says to some lines.
 fn chat(container: &Path, lines: &str, options: &[&str]) -> (String, String) {
     let mut child = Command::new(binary("gantry-run"))
