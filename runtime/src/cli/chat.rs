@@ -8,7 +8,7 @@ use super::opened::{self, Text};
 use super::record::Record;
 use super::signals::Signals;
 use super::speed;
-use super::turns::Turns;
+use super::turns::{self, Turns};
 use gantry_formats::exit::Exit;
 use gantry_runtime::sample::Sampler;
 use gantry_runtime::{Session, Speculation};
@@ -55,8 +55,8 @@ fn talk(
     // What was said in earlier runs.
     let before = session.tokens().to_vec();
     let mut turns = if before.is_empty() { Turns::new(args.system.as_deref()) } else { Turns::going_on() };
-    if !before.is_empty() && args.system.is_some() {
-        eprintln!("note: the conversation has begun already, so that --system is not used");
+    if !before.is_empty() {
+        turns::note_begun(args.system.as_deref());
     }
     // What the cache holds.
     let mut held = before.clone();

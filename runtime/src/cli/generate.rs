@@ -8,7 +8,7 @@ use super::opened::{self, Text};
 use super::record::Record;
 use super::signals::Signals;
 use super::speed::{self, Speed, load_json};
-use super::turns::Turns;
+use super::turns::{self, Turns};
 use anyhow::Context;
 use gantry_formats::exit::Exit;
 use gantry_runtime::sample::Sampler;
@@ -256,6 +256,7 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
     if let Some(kept) = &kept {
         kept.resume(&mut session)?;
         if session.position() > 0 {
+            turns::note_begun(args.system.as_deref());
             ids = encode(false)?;
         }
     }

@@ -58,3 +58,10 @@ impl Turns {
         Ok(text.tokenizer.encode(rest, EncodeOptions { add_special: false, parse_special: true }))
     }
 }
+
+/// Tells that a system message comes too late, where one is given for a conversation that has begun.
+pub(crate) fn note_begun(system: Option<&str>) {
+    if system.is_some() {
+        eprintln!("note: the conversation has begun already, so that --system is not used");
+    }
+}
