@@ -49,11 +49,11 @@ pub(crate) fn run(args: &Logits) -> anyhow::Result<Exit> {
 
 /// A new file in the folder of `out` that takes its name in the end; `out` is there only where `force` says so.
 fn beside(out: &Path, force: bool) -> anyhow::Result<NamedTempFile> {
-    if let Ok(there) = out.metadata() {
-        if !force || !there.is_file() {
-            let text = format!("{} exists already; --force replaces a regular file", out.display());
-            return Err(Refusal::error(Exit::Usage, text));
-        }
+    if let Ok(there) = out.metadata()
+        && (!force || !there.is_file())
+    {
+        let text = format!("{} exists already; --force replaces a regular file", out.display());
+        return Err(Refusal::error(Exit::Usage, text));
     }
     output::beside(out)
 }
