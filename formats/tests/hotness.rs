@@ -249,7 +249,7 @@ fn an_error_names_the_folder_of_its_file() {
     let other = folder.write("rank1/counts.csv", JSON);
     let error = hotness::read(&[paths[0].clone(), other.clone()]).expect_err("two formats").to_string();
     assert!(error.contains(&format!("{} is", paths[0].display())), "{error}");
-    let sound = hotness::read(&[other.clone()]).expect("sound");
+    let sound = hotness::read(std::slice::from_ref(&other)).expect("sound");
     assert_eq!(sound.files, [other.display().to_string()]);
 }
 
