@@ -227,8 +227,30 @@ fn files_of_ranks_are_summed() {
     assert!(matches!(error.fault, HotnessFault::Mixed { .. }), "{error}");
     let smaller = folder.write("smaller.json", JSON.replace("\"layers\": 3", "\"layers\": 4"));
     let error = hotness::read(&[other, smaller]).expect_err("two models");
-    assert!(error.to_string().contains("smaller.json: 4 layers, other.json has 3"), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("smaller.json: 4 layers, ") && text.contains("other.json has 3"), "{error}");
     hotness::read(&[]).expect_err("no file");
+}
+
+/// Ranks write files of the same name into folders of their own.
+#[test]
+fn an_error_names_the_folder_of_its_file() {
+    let folder = Folder::new();
+    let paths = ["rank0", "rank1"].map(|rank| {
+        std::fs::create_dir(folder.0.path().join(rank)).unwrap();
+        let rows = if rank == "rank0" { "0,0,3" } else { "0,x,3" };
+        folder.write(&format!("{rank}/counts.csv"), format!("layer_id,expert_id,count\n{rows}\n"))
+    });
+    let error = hotness::read(&paths).expect_err("no number").to_string();
+    assert!(error.starts_with(&format!("{}: line 2", paths[1].display())), "{error}");
+    let absent = folder.0.path().join("rank2/counts.csv");
+    let error = hotness::read(&[paths[0].clone(), absent.clone()]).expect_err("no file").to_string();
+    assert!(error.starts_with(&format!("{}: cannot read it", absent.display())), "{error}");
+    let other = folder.write("rank1/counts.csv", JSON);
+    let error = hotness::read(&[paths[0].clone(), other.clone()]).expect_err("two formats").to_string();
+    assert!(error.contains(&format!("{} is", paths[0].display())), "{error}");
+    let sound = hotness::read(std::slice::from_ref(&other)).expect("sound");
+    assert_eq!(sound.files, [other.display().to_string()]);
 }
 
 #[test]
@@ -268,7 +290,7 @@ fn counts_of_another_model_are_refused() {
     let refused = |bytes: &[u8], model: &RoutedModel, word: &str| {
         let error = folder.read(bytes).expect("sound").fit(model).expect_err(word);
         assert!(error.to_string().contains(word), "{error}");
-        assert!(error.to_string().starts_with("counts: "), "{error}");
+        assert!(error.to_string().contains("/counts: "), "{error}");
         assert_eq!(error.exit(), Exit::Input);
     };
     let matrix = imatrix(&golden_imatrix());

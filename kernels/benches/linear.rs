@@ -7,14 +7,8 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use gantry_kernels::cpu::*;
 
-const SHAPE: DeltaShape = DeltaShape {
-    key_heads: 16,
-    value_heads: 48,
-    dim: 128,
-    keys: KeyHeads::Tiled,
-    l2: L2Form::Sum,
-    eps: 1e-6,
-};
+const SHAPE: DeltaShape =
+    DeltaShape { key_heads: 16, value_heads: 48, dim: 128, keys: KeyHeads::Tiled, eps: 1e-6 };
 /// Queries, keys and values of a token.
 const WIDTH: usize = (2 * 16 + 48) * 128;
 const LAYERS: usize = 36;

@@ -2,7 +2,7 @@
 
 mod random;
 
-use gantry_kernels::cpu::{DeltaInput, DeltaShape, Isa, KeyHeads, L2Form, Pieces, Pool, delta_net};
+use gantry_kernels::cpu::{DeltaInput, DeltaShape, Isa, KeyHeads, Pieces, Pool, delta_net};
 use random::{Rng, assert_same, assert_written, poison};
 
 struct Case {
@@ -42,10 +42,9 @@ impl Case {
             let last = (tokens - 1) * row + case.alpha.start + (key_heads - 1) * 2 * each + each - 1;
             case.ba[last] = -30.0;
         }
-        // A query without length, and a key so short that eps halves its square or its length.
+        // A query without length, and a key so short that eps doubles its square.
         case.qkv[..dim].fill(0.0);
-        let length = if shape.l2 == L2Form::Sum { shape.eps.sqrt() } else { shape.eps / 2.0 };
-        case.qkv[key_heads * dim..][..dim].fill(length / (dim as f32).sqrt());
+        case.qkv[key_heads * dim..][..dim].fill(shape.eps.sqrt() / (dim as f32).sqrt());
         case
     }
 
@@ -90,7 +89,7 @@ impl Case {
 
     /// The formula, word for word, in f64.
     fn reference(&self) -> (Vec<f64>, Vec<f64>) {
-        let DeltaShape { key_heads, value_heads, dim, keys, l2, eps } = self.shape;
+        let DeltaShape { key_heads, value_heads, dim, keys, eps } = self.shape;
         let eps = f64::from(eps);
         let row = (2 * key_heads + value_heads) * dim;
         let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
@@ -102,10 +101,7 @@ impl Case {
             let normed = |at: usize| {
                 let x = &qkv[at * dim..][..dim];
                 let squares: f64 = x.iter().map(|x| x * x).sum();
-                let length = match l2 {
-                    L2Form::Sum => (squares + eps).sqrt(),
-                    L2Form::Max => squares.sqrt().max(eps),
-                };
+                let length = (squares + eps).sqrt();
                 x.iter().map(|x| x / length).collect::<Vec<_>>()
             };
             for h in 0..value_heads {
@@ -145,7 +141,7 @@ fn assert_near(y: &[f32], exact: &[f64], what: &str) {
 }
 
 fn shape(key_heads: usize, value_heads: usize, dim: usize) -> DeltaShape {
-    DeltaShape { key_heads, value_heads, dim, keys: KeyHeads::Tiled, l2: L2Form::Sum, eps: 1e-6 }
+    DeltaShape { key_heads, value_heads, dim, keys: KeyHeads::Tiled, eps: 1e-6 }
 }
 
 fn check(rng: &mut Rng, shape: DeltaShape, tokens: usize, pools: &[Pool]) {
@@ -175,10 +171,8 @@ fn outputs_and_states_match_f64_however_they_are_computed() {
     for dim in [1, 7, 16, 24, 32, 40, 48, 64, 75] {
         for (key_heads, value_heads) in [(1, 1), (2, 2), (2, 6), (3, 6)] {
             for keys in [KeyHeads::Tiled, KeyHeads::Grouped] {
-                for l2 in [L2Form::Sum, L2Form::Max] {
-                    let shape = DeltaShape { keys, l2, ..shape(key_heads, value_heads, dim) };
-                    check(&mut rng, shape, 1 + dim % 9, &pools);
-                }
+                let shape = DeltaShape { keys, ..shape(key_heads, value_heads, dim) };
+                check(&mut rng, shape, 1 + dim % 9, &pools);
             }
         }
     }

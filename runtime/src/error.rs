@@ -4,6 +4,7 @@ use crate::backend::cpu::Differ;
 use crate::exchange::{ExchangeError, Late};
 use crate::load::Damage;
 use crate::memory::{CardShortage, Shortage};
+use crate::session::SavedFault;
 use gantry_formats::arch::{ArchError, HparamsError};
 use gantry_formats::container::ContainerError;
 use gantry_formats::exit::{Exit, ExitCode};
@@ -89,6 +90,9 @@ pub enum RuntimeError {
     /// A setting that cannot be.
     #[error("{0}")]
     Setting(String),
+    /// A saved session that is not taken.
+    #[error(transparent)]
+    Saved(#[from] SavedFault),
     /// Two cards computed the same expert differently.
     #[error(transparent)]
     Experts(Box<Differ>),
@@ -124,6 +128,7 @@ impl ExitCode for RuntimeError {
             #[cfg(feature = "cuda")]
             Self::Cuda(e) => e.exit(),
             Self::Placing(e) => e.exit(),
+            Self::Saved(e) => e.exit(),
             Self::Hotness(e) => e.exit(),
             Self::Placement(_) => Exit::Input,
             Self::Memory(_) | Self::Cards(_) | Self::Allocation { .. } => Exit::Resources,

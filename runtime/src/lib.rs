@@ -39,7 +39,7 @@ pub use error::{Result, RuntimeError};
 pub use gantry_formats::container::Container;
 pub use load::{LoadMode, LoadReport, Verify};
 pub use model::{Model, ModelOptions};
-pub use session::{MAX_TOGETHER, Session, Together};
+pub use session::{MAX_TOGETHER, SavedFault, Session, Together};
 pub use speculate::Speculation;
 #[cfg(feature = "text")]
 pub use vocabulary::vocab;

@@ -3,10 +3,52 @@
 use crate::backend::{self, Sequence, Wanted, Workspace};
 use crate::model::program::Part;
 use crate::{Model, Result, RuntimeError};
+use gantry_formats::exit::{Exit, ExitCode};
 use std::time::Duration;
 
 /// Sessions that [`Together`] takes in one step.
 pub const MAX_TOGETHER: usize = 32;
+
+/// Why a saved session is not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SavedFault {
+    /// Of another model, or nothing that was saved.
+    #[error(
+        "it is no session of this container; begin a new one in another file, or give the container that it was saved \
+         with"
+    )]
+    OtherContainer,
+    /// Its bytes are not those that were written.
+    #[error("the saved session is damaged: {0}; take it from a copy, or remove it and begin anew")]
+    Damaged(&'static str),
+    /// Its bytes are as they were written, and make no sense.
+    #[error("no saved session says this: {0}; remove it and begin anew")]
+    Malformed(&'static str),
+    /// Of a newer program.
+    #[error("it was saved as version {found}, this program reads {known}; use the program that saved it")]
+    Version {
+        /// What it says.
+        found: u32,
+        /// What is read.
+        known: u32,
+    },
+    /// Saved with options that keep other things.
+    #[error(
+        "it does not fit these options: {0}; give those that it was saved with, or begin anew in another file"
+    )]
+    Options(&'static str),
+}
+
+impl ExitCode for SavedFault {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::OtherContainer | Self::Malformed(_) => Exit::Input,
+            Self::Damaged(_) => Exit::Integrity,
+            Self::Version { .. } => Exit::Incompatible,
+            Self::Options(_) => Exit::Usage,
+        }
+    }
+}
 
 /// One sequence on its way through a model.
 ///
@@ -32,6 +74,11 @@ impl Session {
     /// Tokens so far.
     pub fn position(&self) -> usize {
         self.sequence.position()
+    }
+
+    /// All tokens so far.
+    pub fn tokens(&self) -> &[u32] {
+        self.sequence.tokens()
     }
 
     /// Positions that are left.
@@ -92,14 +139,10 @@ impl Session {
     /// next token. Whether it drafts is its own affair: where the one that was saved did not, first drafts are bad.
     ///
     /// # Errors
-    /// [`RuntimeError::Setting`] where it was saved by another model or with other options, or is damaged; nothing
+    /// [`RuntimeError::Saved`] where it was saved by another model or with other options, or is damaged; nothing
     /// changes then.
     pub fn restore(&mut self, saved: &[u8]) -> Result<()> {
-        let rest = saved.strip_prefix(&self.model.root()[..]).ok_or_else(|| {
-            RuntimeError::Setting(
-                "it is no session of this container; begin a new one in another file".into(),
-            )
-        })?;
+        let rest = saved.strip_prefix(&self.model.root()[..]).ok_or(SavedFault::OtherContainer)?;
         self.sequence.restore(rest)?;
         self.logits.clear();
         Ok(())

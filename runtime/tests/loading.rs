@@ -85,7 +85,8 @@ fn damage_is_named_by_card_tensor_block_and_bytes() {
         }
         // Not looked for, not found: that is what these levels say.
         for verify in [Verify::Index, Verify::None] {
-            load(&path, &ModelOptions { load: mode, verify, ..ModelOptions::default() }).unwrap();
+            load(&path, &ModelOptions { load: mode, verify: Some(verify), ..ModelOptions::default() })
+                .unwrap();
         }
     }
 }

@@ -205,7 +205,7 @@ fn damage_is_named_where_the_container_has_it_and_where_it_goes() {
             let with = |verify| ModelOptions {
                 cards: Some(any(cards)),
                 placement: Some(strategy),
-                verify,
+                verify: Some(verify),
                 ..ModelOptions::default()
             };
             let error = run(&path, &with(Verify::Full)).unwrap_err();

@@ -18,7 +18,6 @@ use crate::kv::KvType;
 use crate::weights::Opened;
 use crate::{output, partial};
 use clap::{Args, ValueEnum};
-use gantry_formats::container::card_file_name;
 use gantry_formats::exit::Exit;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
@@ -81,7 +80,7 @@ pub(crate) struct InspectArgs {
     /// With --tensors: the order
     #[arg(long, value_enum, default_value_t = Sort::Offset)]
     sort: Sort,
-    /// With --metadata: whole values; with --tensor: every expert; with --placement: every layer
+    /// With --metadata: whole values; with --tensor: every expert; with --placement: every layer and card
     #[arg(long)]
     full: bool,
     /// Positions that the KV cache is estimated for [default: the model's context, at most 4096]
@@ -205,13 +204,8 @@ fn show_placement(args: &InspectArgs, opened: &Opened) -> anyhow::Result<()> {
     };
     let view = placement::of(container, &kv, &args.hotness)?;
     if let Some(path) = &args.report {
-        let index = container.path();
-        let name = index.file_name().unwrap_or_default().to_string_lossy();
-        let cards =
-            (0..container.header().cards.len()).map(|card| index.with_file_name(card_file_name(&name, card)));
-        let cards: Vec<PathBuf> = cards.collect();
-        let inputs = cards.iter().chain(&args.hotness).map(PathBuf::as_path).chain([index]);
-        partial::check_not_input(path, inputs)?;
+        let files: Vec<PathBuf> = container.files().collect();
+        partial::check_not_input(path, files.iter().chain(&args.hotness).map(PathBuf::as_path))?;
         placement::write_html(&view, path, args.force)?;
     }
     if args.json {

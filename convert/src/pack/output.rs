@@ -230,3 +230,40 @@ impl Stamp {
         format!("{:?}", self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// An index that is there says that its cards' files are too, also where a run ends between renames.
+    #[test]
+    fn the_index_gets_its_name_after_every_card() {
+        for blocked in 0..=3 {
+            let folder = tempfile::tempdir().expect("a folder");
+            let path = |name: &str| folder.path().join(name);
+            let names = Names {
+                index: path("m.gantry"),
+                cards: (0..3).map(|c| path(&format!("m.card{c}.gantry"))).collect(),
+            };
+            let mut files = Vec::new();
+            for (partial, name) in names.partials().zip(names.all()) {
+                fs::write(name, "old").expect("written");
+                let mut file = partial::open(&partial).expect("a partial file");
+                file.write_all(b"new").expect("written");
+                files.push(file);
+            }
+            let order: Vec<PathBuf> = names.all().cloned().collect();
+            assert_eq!(order.last(), Some(&names.index));
+            // No file takes the name of a folder: the run ends there.
+            fs::remove_file(&order[blocked]).expect("removed");
+            fs::create_dir(&order[blocked]).expect("a folder");
+            let error = Outputs { names, files }.publish().expect_err("a folder is there");
+            assert!(format!("{error:#}").contains("cannot rename"), "{error:#}");
+            for (i, name) in order.iter().enumerate().filter(|(i, _)| *i != blocked) {
+                let want: &[u8] = if i < blocked { b"new" } else { b"old" };
+                assert_eq!(fs::read(name).expect("there"), want, "{i} of {blocked}");
+            }
+        }
+    }
+}

@@ -1,11 +1,9 @@
 //! Carries blobs from one container to another as they are: read in large pieces, hashed in passing, written where
 //! they go. What has to be changed on the way is only read and hashed here.
 
-use super::INTERRUPTED;
-use super::matching::Origin;
+use super::Repack;
 use crate::buffer::Buffer;
 use crate::failure::Refusal;
-use crate::interrupt::Interrupt;
 use crate::pack::output::Outputs;
 use crate::parallel;
 use crate::plan::{BlobPlan, Plan};
@@ -40,15 +38,8 @@ struct Span {
 /// # Errors
 /// Integrity where bytes are not those that were hashed; where the container cannot be read or the output not be
 /// written.
-pub(super) fn carry(
-    container: &Container,
-    plan: &Plan,
-    origins: &[Origin],
-    outputs: &Outputs,
-    threads: usize,
-    interrupt: &Interrupt,
-    progress: &Progress,
-) -> Result<()> {
+pub(super) fn carry(work: Repack<'_>, progress: &Progress) -> Result<()> {
+    let Repack { old: container, plan, origins, outputs, threads, .. } = work;
     let mut goals: Vec<Option<Vec<usize>>> = vec![None; container.table().blobs().len()];
     for (new, origin) in origins.iter().enumerate() {
         let list = goals[origin.old].get_or_insert_default();
@@ -61,9 +52,7 @@ pub(super) fn carry(
     let cards = 0..container.header().cards.len();
     let spans = cards.flat_map(|card| spans(container, card, &goals));
     parallel::for_each(threads, spans, Buffer::default, |buffer, span: Span| {
-        if interrupt.is_asked() {
-            return Err(interrupt.error(INTERRUPTED));
-        }
+        work.go_on()?;
         let bytes = buffer.take((span.bytes.end - span.bytes.start) as usize);
         carrier.read(&span, bytes)?;
         carrier.write(&span, bytes)?;

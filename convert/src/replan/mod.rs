@@ -19,6 +19,7 @@ use gantry_formats::container::{self, CardInfo, Container, Manifest, Metadata};
 use gantry_formats::exit::Exit;
 use gantry_formats::hash;
 use gantry_formats::hotness::RoutedModel;
+use matching::Origin;
 use serde_json::json as value;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -133,6 +134,25 @@ fn files(container: &Container) -> Result<Vec<(&std::fs::File, &str)>> {
     Ok(files)
 }
 
+/// What is repacked, and with what.
+#[derive(Clone, Copy)]
+struct Repack<'a> {
+    old: &'a Container,
+    plan: &'a Plan,
+    /// Where each blob of `plan` comes from.
+    origins: &'a [Origin],
+    outputs: &'a Outputs,
+    threads: usize,
+    interrupt: &'a Interrupt,
+}
+
+impl Repack<'_> {
+    /// Ends the work where a signal asks for it.
+    fn go_on(&self) -> Result<()> {
+        if self.interrupt.is_asked() { Err(self.interrupt.error(INTERRUPTED)) } else { Ok(()) }
+    }
+}
+
 /// Moves, hashes, and gives the files their names; returns the root hash.
 fn fill(
     old: &Container,
@@ -146,23 +166,20 @@ fn fill(
         let blobs = plan.blobs.iter().zip(&origins);
         blobs.filter(|(_, o)| same.is_none_or(|same| o.same == same)).map(|(b, _)| b.bytes).sum()
     };
+    let work = Repack { old, plan, origins: &origins, outputs, threads, interrupt };
     // Every blob against its own hash, before anything is made of it.
-    carry::carry(old, plan, &origins, outputs, threads, interrupt, &Progress::new("copy", bytes(None)))?;
+    carry::carry(work, &Progress::new("copy", bytes(None)))?;
     if origins.iter().any(|o| !o.same) {
-        let progress = Progress::new("reorder", bytes(Some(false)));
-        write::changed_ones(old, plan, &origins, outputs, threads, interrupt, &progress)?;
+        write::changed_ones(work, &Progress::new("reorder", bytes(Some(false))))?;
     }
-    let progress = Progress::new("hash", bytes(Some(false)));
-    let table = write::hash(old, plan, &origins, outputs, threads, interrupt, &progress)?;
+    let table = write::hash(work, &Progress::new("hash", bytes(Some(false))))?;
     // What was verified may have been read a second time.
     old.check_unchanged()?;
     let manifest = manifest(old, plan);
     let metadata = Metadata { shards: old.metadata().shards.clone() };
     let finished = container::finish(&plan.skeleton, &manifest, &metadata, &table)?;
     pack::write(plan, outputs, &finished).context("cannot write the output")?;
-    if interrupt.is_asked() {
-        return Err(interrupt.error(INTERRUPTED));
-    }
+    work.go_on()?;
     outputs.publish()?;
     Ok(hash::hex(&finished.header.root))
 }

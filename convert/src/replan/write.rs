@@ -1,8 +1,7 @@
 //! Matrices that change on their way to another container: int8 from one order to another.
 
 use super::matching::Origin;
-use super::{INTERRUPTED, refuse};
-use crate::interrupt::Interrupt;
+use super::{Repack, refuse};
 use crate::pack::finish_tree;
 use crate::pack::output::Outputs;
 use crate::parallel;
@@ -55,23 +54,14 @@ enum Job {
 ///
 /// # Errors
 /// Where the container cannot be read or the output not be written.
-pub(super) fn changed_ones(
-    old: &Container,
-    plan: &Plan,
-    origins: &[Origin],
-    outputs: &Outputs,
-    threads: usize,
-    interrupt: &Interrupt,
-    progress: &Progress,
-) -> Result<()> {
+pub(super) fn changed_ones(work: Repack<'_>, progress: &Progress) -> Result<()> {
+    let Repack { old, plan, origins, outputs, threads, .. } = work;
     let moves = moves(old, plan, origins)?;
     let jobs = moves.into_iter().flat_map(jobs);
     let mover = Mover { old, plan, outputs };
     let init = || (Buffers::default(), Buffers::default(), Vec::new());
     parallel::for_each(threads, jobs, init, |(from, to, bytes), job| {
-        if interrupt.is_asked() {
-            return Err(interrupt.error(INTERRUPTED));
-        }
+        work.go_on()?;
         match job {
             Job::Copy { matrix, from, to, len } => {
                 bytes.resize(len as usize, 0);
@@ -93,22 +83,13 @@ pub(super) fn changed_ones(
 ///
 /// # Errors
 /// Where the output cannot be read back.
-pub(super) fn hash(
-    old: &Container,
-    plan: &Plan,
-    origins: &[Origin],
-    outputs: &Outputs,
-    threads: usize,
-    interrupt: &Interrupt,
-    progress: &Progress,
-) -> Result<Table> {
+pub(super) fn hash(work: Repack<'_>, progress: &Progress) -> Result<Table> {
+    let Repack { old, plan, origins, outputs, threads, .. } = work;
     type Done = Option<(Digest, Vec<Digest>)>;
     let done: Mutex<Vec<Done>> = Mutex::new(vec![None; plan.blobs.len()]);
     let changed = plan.blobs.iter().enumerate().filter(|(i, _)| !origins[*i].same);
     parallel::for_each(threads, changed, Vec::new, |buffer, (i, blob)| {
-        if interrupt.is_asked() {
-            return Err(interrupt.error(INTERRUPTED));
-        }
+        work.go_on()?;
         let base = plan.segment(blob.card).offset + blob.offset;
         let file = outputs.card(blob.card);
         let read = |at, bytes: &mut [u8]| file.read_exact_at(bytes, base + at);

@@ -5,7 +5,7 @@ use super::spec::Spec;
 use gantry_formats::gguf::{OwnedArray, OwnedValue};
 
 /// No key of GGUF: how many rows a table of n-grams has, about.
-const PLE_ROWS: &str = "ple.rows";
+pub(super) const PLE_ROWS: &str = "ple.rows";
 
 /// Fills in what is not there.
 pub(super) fn fill(spec: &mut Spec, seed: u64) -> Result<(), String> {

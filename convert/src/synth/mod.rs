@@ -17,11 +17,15 @@ mod write;
 
 use crate::failure::Refusal;
 use crate::{output, parallel, partial, units};
+use anyhow::Context;
 use clap::Args;
 use gantry_formats::block::GgmlType;
 use gantry_formats::exit::Exit;
+use gantry_formats::{container, hotness};
 use serde::Serialize;
 use spec::{Setting, Spec};
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Make a model of random weights
@@ -48,7 +52,7 @@ pub(crate) struct SynthArgs {
     /// A metadata key without the architecture's prefix, and its value as TOML writes it; no value takes it out
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<Setting>,
-    /// Replace a file that exists
+    /// Replace a GGUF that exists
     #[arg(long)]
     force: bool,
     /// Threads; the result is the same for any number [default: one per core]
@@ -111,6 +115,33 @@ pub(crate) fn run(args: &SynthArgs) -> anyhow::Result<()> {
     Ok(output::text(&text)?)
 }
 
+/// Refuses to replace what this command does not write: anything but a GGUF, or a file without a byte.
+fn check_replaced(path: &Path) -> anyhow::Result<()> {
+    if !path.is_file() {
+        return Ok(());
+    }
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(16).read_to_end(&mut head));
+    read.with_context(|| path.display().to_string())?;
+    if head.is_empty() || head.starts_with(b"GGUF") {
+        return Ok(());
+    }
+    let found = match head.starts_with(&container::MAGIC[..3]) {
+        true => "a Gantry container, or a card's file of one".to_string(),
+        false if hotness::is_text(&head) => "text, such as token counts".to_string(),
+        false => format!("a file that starts with {}", bytes(&head)),
+    };
+    let text = format!(
+        "{} is {found}, no GGUF, which is all that --force replaces; name another output, or remove it",
+        path.display()
+    );
+    Err(Refusal::new(Exit::Usage, text))
+}
+
+fn bytes(head: &[u8]) -> String {
+    head.iter().take(8).map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(" ")
+}
+
 fn synthesize(args: &SynthArgs, name: &str, path: &Path) -> anyhow::Result<Written> {
     let usage = |text: String| Refusal::new(Exit::Usage, text);
     let mut spec = Spec::named(name)?;
@@ -120,6 +151,7 @@ fn synthesize(args: &SynthArgs, name: &str, path: &Path) -> anyhow::Result<Writt
     let ty = args.ty.unwrap_or(spec.ty);
     let model = header::model(&spec, ty, args.seed).map_err(|e| usage(format!("{name}: {e}")))?;
     partial::check_target(path, args.force)?;
+    check_replaced(path)?;
     let threads = args.threads.unwrap_or_else(parallel::default_threads).max(1);
     let (blake3, seconds) = write::write(&model, path, threads)?;
     Ok(Written {

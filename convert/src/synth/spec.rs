@@ -96,11 +96,13 @@ impl Spec {
         }
         let mut keys = BTreeMap::new();
         flatten("", &file.keys, &mut keys)?;
+        keys.keys().try_for_each(|key| check_key(arch, key))?;
         Ok(Self { name: name.into(), arch, about: file.about, ty, tensors: file.tensors, keys })
     }
 
     /// Sets a key, or takes it out.
     pub(super) fn set(&mut self, setting: &Setting) -> Result<(), String> {
+        check_key(self.arch, &setting.key)?;
         match &setting.value {
             None => drop(self.keys.remove(&setting.key)),
             Some(Value::Table(_)) => return Err("a table is no value".into()),
@@ -113,6 +115,19 @@ impl Spec {
     pub(super) fn number(&self, key: &str) -> Option<u64> {
         self.keys.get(key)?.view().as_u64()
     }
+}
+
+/// Refuses a key that means nothing to models of this architecture: it would change nothing. What describes a model to
+/// people (`general.…`) is free.
+fn check_key(arch: &Architecture, key: &str) -> Result<(), String> {
+    let mut known = arch.keys();
+    if known.contains(&"ple.layers") {
+        known.push(super::derive::PLE_ROWS);
+    }
+    if key.starts_with("general.") || known.contains(&key) {
+        return Ok(());
+    }
+    Err(format!("{} has no key {key:?}; it has general.… and {}", arch.name, known.join(", ")))
 }
 
 /// Values of dotted keys: TOML has them as tables in tables.

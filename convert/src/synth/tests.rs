@@ -81,6 +81,28 @@ fn bytes_do_not_depend_on_threads_but_on_the_seed() {
     assert!(a.len() == b.len() && a != b);
 }
 
+#[test]
+fn force_replaces_ggufs_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("m.gguf");
+    super::check_replaced(&path).expect("nothing is there");
+    for (bytes, found) in [
+        (&b""[..], None),
+        (b"GGUF\x03\0\0\0", None),
+        (b"\x89GTR\r\n\x1a\n and more", Some("a Gantry container")),
+        (b"\x89GTC\r\n\x1a\n and more", Some("a card's file")),
+        (b"{\"schema\": \"gantry-hotness\"}", Some("token counts")),
+        (b"PK\x03\x04", Some("starts with 50 4b 03 04")),
+    ] {
+        std::fs::write(&path, bytes).expect("written");
+        match (super::check_replaced(&path), found) {
+            (Ok(()), None) => {}
+            (Err(error), Some(found)) => assert!(error.to_string().contains(found), "{error}"),
+            (result, _) => panic!("{bytes:?}: {result:?}"),
+        }
+    }
+}
+
 /// A tensor's values, and the values of the whole model's other types beside it.
 fn values(gguf: &Gguf, bytes: &[u8], name: &str) -> (GgmlType, Vec<f32>) {
     let t = gguf.tensors().find(|t| t.display_name() == name).unwrap_or_else(|| panic!("{name}"));
@@ -223,6 +245,20 @@ fn what_no_model_can_have_is_refused_by_name() {
         let error = Spec::parse("text", text).expect_err(want);
         assert!(error.contains(want), "{error}");
     }
+    for (preset, key) in [
+        ("llama-tiny", "attention.head_cuont=4"),
+        ("llama-tiny", "llama.block_count=2"),
+        ("llama-tiny", "ple.rows=9000"),
+        ("llama-tiny", "ssm.state_size=9"),
+        ("qwen3next-tiny", "ple.layer="),
+    ] {
+        let error = made(preset, &[key], GgmlType::F32).expect_err(key);
+        let (name, _) = key.split_once('=').unwrap();
+        assert!(error.contains(&format!("{name:?}")) && error.contains("attention.head_count, "), "{error}");
+    }
+    let error =
+        Spec::parse("text", "architecture = \"llama\"\ntype = \"F32\"\n[keys]\nrope.base = 1").unwrap_err();
+    assert!(error.contains("\"rope.base\""), "{error}");
     for text in ["novalue", "=1", "a b=1"] {
         text.parse::<Setting>().expect_err(text);
     }

@@ -60,7 +60,9 @@ impl Report {
         for (card, fault) in faults {
             let what = match fault {
                 ContainerError::Integrity { what, .. } => what,
-                other @ ContainerError::NotAContainer { .. } => other.to_string(),
+                other @ (ContainerError::NotAContainer { .. } | ContainerError::OtherContainer { .. }) => {
+                    other.to_string()
+                }
                 other => return Err(other.into()),
             };
             bad.insert(card);

@@ -3,6 +3,7 @@
 mod convert;
 mod copies;
 mod layouts;
+mod mixed;
 mod placement;
 mod resume;
 mod source;

@@ -66,6 +66,17 @@ impl Architecture {
         self.tensors.iter().flat_map(|group| group.iter())
     }
 
+    /// The keys without the architecture's prefix that mean something to its models, those of llama.cpp among them;
+    /// sorted.
+    pub fn keys(&self) -> Vec<&'static str> {
+        let subjects = self.subjects.iter().flat_map(|subject| subject.keys());
+        let mtp: &[&str] = if self.mtp() { &["nextn_predict_layers"] } else { &[] };
+        let mut keys: Vec<&str> = COMMON_KEYS.iter().chain(subjects).chain(mtp).copied().collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+
     /// Whether its models may have MTP blocks.
     fn mtp(&self) -> bool {
         self.rules().any(|rule| rule.at == Where::Mtp)
@@ -136,6 +147,30 @@ impl ExitCode for ArchError {
         Exit::Incompatible
     }
 }
+
+/// What means something to every architecture, or is none of a subject's.
+const COMMON_KEYS: &[&str] = &[
+    "vocab_size",
+    "context_length",
+    "embedding_length",
+    "block_count",
+    "feed_forward_length",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "attention.layer_norm_rms_epsilon",
+    "rope.dimension_count",
+    "rope.freq_base",
+    "rope.scale_linear",
+    "rope.scaling.type",
+    "rope.scaling.factor",
+    "rope.scaling.original_context_length",
+    "rope.scaling.attn_factor",
+    "rope.scaling.yarn_ext_factor",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+];
 
 /// What every architecture with grouped-query attention needs.
 const BASIC_KEYS: &[&str] = &[

@@ -72,6 +72,15 @@ impl Resolved {
     }
 }
 
+impl Resolved {
+    /// What each block keeps of a sequence of up to `context` positions.
+    pub fn states(&self, context: u64) -> Vec<Option<BlockState>> {
+        // No file has a tensor for every layer of a block count beyond this.
+        let blocks = self.hparams.blocks.unwrap_or(0).min(65_536);
+        (0..blocks).map(|block| self.state(block, context)).collect()
+    }
+}
+
 /// What each block of a model keeps of a sequence of up to `context` positions: by its architecture's table, else as
 /// attention on the keys and values of `head_count_kv` heads, which may be one number or one per layer. `has` says
 /// whether the model has a tensor.
@@ -81,12 +90,10 @@ pub fn states(
     context: u64,
     has: impl Fn(&str) -> bool,
 ) -> Vec<Option<BlockState>> {
-    // No file has a tensor for every layer of a block count beyond this.
-    let blocks = h.blocks.unwrap_or(0).min(65_536);
     if let Some(arch) = find(&h.architecture) {
-        let resolved = Resolved::read(arch, h, meta, has);
-        return (0..blocks).map(|block| resolved.state(block, context)).collect();
+        return Resolved::read(arch, h, meta, has).states(context);
     }
+    let blocks = h.blocks.unwrap_or(0).min(65_536);
     let per_layer = meta.u64_array(&format!("{}.attention.head_count_kv", h.architecture));
     let attention = |layer: u64| {
         let heads = per_layer.as_ref().map_or(h.heads_kv, |list| list.get(layer as usize).copied());

@@ -36,6 +36,79 @@ pub enum Subject {
     Deepseek4,
 }
 
+impl Subject {
+    /// The keys that it is read from, without the architecture's prefix, beside those of every architecture.
+    pub(super) fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Heads | Self::HeadsAlone | Self::EqualLengths | Self::Rot | Self::RotWhole => &[],
+            Self::Sections => &["rope.dimension_sections"],
+            Self::Experts => &[
+                "expert_count",
+                "expert_used_count",
+                "expert_shared_count",
+                "expert_feed_forward_length",
+                "expert_shared_feed_forward_length",
+                "expert_group_count",
+                "expert_group_used_count",
+                "expert_gating_func",
+                "expert_weights_scale",
+                "expert_weights_norm",
+            ],
+            Self::Ssm => &[
+                "ssm.conv_kernel",
+                "ssm.inner_size",
+                "ssm.state_size",
+                "ssm.time_step_rank",
+                "ssm.group_count",
+                "full_attention_interval",
+                "attention.recurrent_layers",
+            ],
+            Self::Hyper => &[
+                "hyper_connection.count",
+                "hyper_connection.low_rank",
+                "hyper_connection.sinkhorn_iterations",
+                "hyper_connection.epsilon",
+            ],
+            Self::Ple => &[
+                "ple.layers",
+                "ple.ngram_size",
+                "ple.heads_per_ngram",
+                "ple.conv_kernel",
+                "ple.eos_token_id",
+                "ple.layer_multipliers",
+                "ple.head_offsets",
+                "ple.head_vocab_sizes",
+                "embedding_length_per_layer_input",
+            ],
+            Self::Indexer => &[
+                "attention.indexer.head_count",
+                "attention.indexer.key_length",
+                "attention.indexer.top_k",
+                "attention.indexer.types",
+            ],
+            Self::Compression => &["attention.compress_ratios", "attention.compress_rope_freq_base"],
+            Self::Mla => &[
+                "leading_dense_block_count",
+                "attention.q_lora_rank",
+                "attention.kv_lora_rank",
+                "attention.key_length_mla",
+                "attention.value_length_mla",
+            ],
+            Self::Deepseek4 => &[
+                // Of llama.cpp: the width of all streams.
+                "embedding_length_out",
+                "attention.q_lora_rank",
+                "attention.sliding_window",
+                "attention.output_group_count",
+                "attention.output_lora_rank",
+                "hash_layer_count",
+                "swiglu_clamp_exp",
+                "swiglu_clamp_shexp",
+            ],
+        }
+    }
+}
+
 /// What the subjects say of one model; `None` where the architecture has none of it or it is wrong.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Subjects {

@@ -50,6 +50,19 @@ pub enum ContainerError {
         /// Which rule, found and expected.
         what: String,
     },
+    /// The file of one card is of another container than the index beside it.
+    #[error(
+        "card {card}: its file {path} belongs to another container than {index}; an interrupted conversion leaves such a \
+         mix where it replaces files: run it again, or put the files of one container together"
+    )]
+    OtherContainer {
+        /// The card.
+        card: usize,
+        /// Its file.
+        path: PathBuf,
+        /// The index file.
+        index: PathBuf,
+    },
     /// The file of one card of a split container is not there.
     #[error("card {card}: its file {path} is missing; put it beside the index file")]
     MissingCard {
@@ -78,7 +91,7 @@ impl ExitCode for ContainerError {
             | Self::Malformed { .. }
             | Self::MissingCard { .. } => Exit::Input,
             Self::Incompatible(_) | Self::Layout { .. } => Exit::Incompatible,
-            Self::Integrity { .. } => Exit::Integrity,
+            Self::Integrity { .. } | Self::OtherContainer { .. } => Exit::Integrity,
         }
     }
 }

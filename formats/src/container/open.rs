@@ -139,6 +139,12 @@ impl Container {
         &self.path
     }
 
+    /// The files that it is made of, there or not: the index, then one for each card where it is split.
+    pub fn files(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        let cards = if self.split_cards() { self.header.cards.len() } else { 0 };
+        std::iter::once(self.path.clone()).chain((0..cards).map(|card| card_path(&self.path, card)))
+    }
+
     /// The header.
     pub fn header(&self) -> &Header {
         &self.header
@@ -357,8 +363,9 @@ fn open_card_file(header: &Header, index: &Path, card: usize) -> Result<Option<F
             format!("it is card {}, expected card {card}", found.card),
         ));
     }
+    // The id covers the sections; what else a card's file says must agree too.
     if found != want {
-        return Err(ContainerError::integrity(region, "it belongs to another container"));
+        return Err(ContainerError::OtherContainer { card, path, index: index.into() });
     }
     if file.len() != entry.offset + entry.bytes {
         let what = format!("{} bytes long, the header says {}", file.len(), entry.offset + entry.bytes);

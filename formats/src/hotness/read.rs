@@ -48,10 +48,17 @@ pub struct Reading {
     pub hotness: Hotness,
     /// What the files are.
     pub format: Format,
-    /// The files' names, for messages.
+    /// The files as they were given, for messages.
     pub files: Vec<String>,
     /// What is odd about them.
     pub notes: Vec<String>,
+}
+
+impl Reading {
+    /// The files without their folders, for what has little room.
+    pub fn file_names(&self) -> Vec<String> {
+        self.files.iter().map(|file| file_name(file).to_string()).collect()
+    }
 }
 
 /// Reads `paths`, all of one format, and sums them: SGLang writes a file for each rank, and what was recorded in
@@ -62,7 +69,8 @@ pub struct Reading {
 pub fn read(paths: &[PathBuf]) -> Result<Reading, HotnessError> {
     let mut all: Option<(Reading, Vec<Hotness>)> = None;
     for path in paths {
-        let name = display_name(path.file_name().unwrap_or(path.as_os_str()).as_bytes());
+        // Files of ranks may differ in their folder alone.
+        let name = display_name(path.as_os_str().as_bytes());
         let (format, hotness, notes) = read_one(path).map_err(|fault| fault.of(&name))?;
         let Some((sum, seen)) = &mut all else {
             let files = vec![name];
@@ -75,7 +83,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Reading, HotnessError> {
         }
         if let Some(i) = seen.iter().position(|other| other.counts == hotness.counts) {
             let what = "hold the same counts: every token is counted more than once, shares stay";
-            sum.notes.push(format!("{} and {name} {what}", sum.files[i]));
+            sum.notes.push(format!("{} and {} {what}", file_name(&sum.files[i]), file_name(&name)));
         }
         sum.hotness.add(&hotness).map_err(|fault| fault.of(&name))?;
         sum.hotness.fingerprint = sum.hotness.fingerprint.take().or_else(|| hotness.fingerprint.clone());
@@ -85,6 +93,11 @@ pub fn read(paths: &[PathBuf]) -> Result<Reading, HotnessError> {
     }
     let none = || HotnessFault::Malformed { what: "no file given".into() }.of("token counts");
     all.map(|(sum, _)| sum).ok_or_else(none)
+}
+
+/// The last part of a path.
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// What another file says that does not go with those before.

@@ -21,15 +21,6 @@ pub enum KeyHeads {
     Grouped,
 }
 
-/// How queries and keys are brought to length 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum L2Form {
-    /// x / √(Σx² + eps).
-    Sum,
-    /// x / max(√Σx², eps).
-    Max,
-}
-
 /// What a model says about its gated delta nets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeltaShape {
@@ -41,9 +32,7 @@ pub struct DeltaShape {
     pub dim: usize,
     /// Which key head a value head uses.
     pub keys: KeyHeads,
-    /// The norm of queries and keys.
-    pub l2: L2Form,
-    /// Of that norm.
+    /// Of the norm of queries and keys, x / √(Σx² + eps).
     pub eps: f32,
 }
 
@@ -72,14 +61,7 @@ impl DeltaShape {
 
     /// What x is multiplied by, for Σx².
     fn inverse_length(&self, squares: f64) -> f32 {
-        let eps = f64::from(self.eps);
-        let length = match self.l2 {
-            L2Form::Sum => (squares + eps).sqrt(),
-            // Not `max`, which drops a NaN.
-            L2Form::Max if squares.sqrt() < eps => eps,
-            L2Form::Max => squares.sqrt(),
-        };
-        (1.0 / length) as f32
+        (1.0 / (squares + f64::from(self.eps)).sqrt()) as f32
     }
 }
 
@@ -100,8 +82,8 @@ pub struct DeltaInput<'a> {
 
 /// For each value head, with the state S\[i\]\[j\] (key i, value j), token after token:
 ///
-/// 1. q, k = x · r of its key head's query and key, r = f32(1 / length), Σx² in the order of
-///    [`rms_norm`](super::rms_norm);
+/// 1. q, k = x · r of its key head's query and key, r = f32(1 / √(Σx² + eps)), Σx² in the order
+///    of [`rms_norm`](super::rms_norm);
 ///    β = σ(beta); g = e^(decay · ln(1 + e^(alpha + dt))), each step rounded.
 /// 2. u_j = Σ_i S_ij·k_i; d_j = β·(v_j − g·u_j).
 /// 3. S_ij = g·S_ij + k_i·d_j.

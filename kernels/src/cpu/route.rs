@@ -208,10 +208,8 @@ fn keep_groups(routing: &Routing, scores: &mut [f32]) {
 /// What experts gave, and how it becomes one row for each token.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertOutputs<'a> {
-    /// `[rows][n]`.
+    /// `[tokens][used][n]`.
     pub x: &'a [f32],
-    /// `[tokens][used]`: the row of `x` of each slot; without it x is `[tokens][used][n]`.
-    pub rows: Option<&'a [u32]>,
     /// `[tokens][used]`.
     pub weights: &'a [f32],
     /// Slots of a token.
@@ -220,40 +218,30 @@ pub struct ExpertOutputs<'a> {
     pub n: usize,
 }
 
-/// y\[token\] = Σ w\[token\]\[slot\] · x\[slot\], `y` being `[tokens][n]`; with `add` that sum is added to y.
+/// y\[token\] = Σ w\[token\]\[slot\] · x\[token\]\[slot\], `y` being `[tokens][n]`.
 ///
-/// Order: sum = w₀·x₀; for slot 1, 2, …: sum = sum + w·x, each operation rounded; y = sum, or y + sum.
+/// Order: y = w₀·x₀; for slot 1, 2, …: y = y + w·x, each operation rounded.
 ///
 /// # Panics
-/// Where the lengths do not agree, there is no slot, or a row does not exist.
-pub fn weighted_sum(isa: Isa, pool: &Pool, outputs: &ExpertOutputs<'_>, add: bool, y: &mut [f32]) {
-    let ExpertOutputs { x, rows, weights, used, n } = *outputs;
+/// Where the lengths do not agree, or there is no slot.
+pub fn weighted_sum(isa: Isa, pool: &Pool, outputs: &ExpertOutputs<'_>, y: &mut [f32]) {
+    let ExpertOutputs { x, weights, used, n } = *outputs;
     assert!(n > 0 && used > 0 && y.len().is_multiple_of(n), "{} values for rows of {n}", y.len());
     let slots = y.len() / n * used;
     assert_eq!(weights.len(), slots, "weights of {used} slots a token");
-    assert!(x.len().is_multiple_of(n), "{} values are not rows of {n}", x.len());
-    let have = x.len() / n;
-    match rows {
-        Some(rows) => {
-            assert_eq!(rows.len(), slots, "rows of {used} slots a token");
-            assert!(rows.iter().all(|&row| (row as usize) < have), "a slot's row is none of the {have}");
-        }
-        None => assert_eq!(have, slots, "outputs of {used} slots a token"),
-    }
+    assert_eq!(Some(x.len()), slots.checked_mul(n), "outputs of {used} slots a token");
     pool.for_rows(y, n, FORK.div_ceil(n * used), |token, y| {
         let slot = |i: usize| {
             let i = token * used + i;
-            let row = rows.map_or(i, |rows| rows[i] as usize);
-            (weights[i], &x[row * n..][..n])
+            (weights[i], &x[i * n..][..n])
         };
-        isa.run(Sum { slot, used, add, y });
+        isa.run(Sum { slot, used, y });
     });
 }
 
 struct Sum<'a, F> {
     slot: F,
     used: usize,
-    add: bool,
     y: &'a mut [f32],
 }
 
@@ -274,12 +262,7 @@ impl<'x, F: Fn(usize) -> (f32, &'x [f32])> Kernel for Sum<'_, F> {
                 sum = s.add(sum, term(slot));
             }
             // SAFETY: a chunk holds n values, n <= 16.
-            unsafe {
-                if self.add {
-                    sum = s.add(s.load_part(y.as_ptr(), n), sum);
-                }
-                s.store_part(y.as_mut_ptr(), n, sum);
-            }
+            unsafe { s.store_part(y.as_mut_ptr(), n, sum) };
         }
     }
 }

@@ -138,8 +138,12 @@ pub trait Executable: Send + Sync {
 
 /// What a device keeps of one sequence of tokens.
 pub trait Sequence: Any + Send {
-    /// Tokens so far.
-    fn position(&self) -> usize;
+    /// All tokens so far.
+    fn tokens(&self) -> &[u32];
+    /// How many tokens so far.
+    fn position(&self) -> usize {
+        self.tokens().len()
+    }
     /// Forgets what came after `position`, or all of it where that cannot be taken back alone. Gives the position
     /// that it is at now.
     fn rewind(&mut self, position: usize) -> usize;

@@ -1,12 +1,14 @@
 //! What can be typed.
 
+use super::device_name::DeviceName;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use gantry_formats::placement::{CardSpec, CardsError, Strategy, parse_cards};
+use gantry_formats::placement::{CardSpec, CardsError, Fill, Strategy, parse_cards};
 use gantry_runtime::exchange::Patience;
 use gantry_runtime::model::program::ExpertCheck;
 use gantry_runtime::sample::SamplerOptions;
 use gantry_runtime::{KvType, LoadMode, ModelOptions, Verify};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const EXAMPLES: &str = "Examples:
@@ -95,7 +97,8 @@ pub(crate) struct Generate {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gantry-run chat model.gantry\n  \
-    gantry-run chat model.gantry --system \"Answer in one sentence.\" -n 200")]
+    gantry-run chat model.gantry --system \"Answer in one sentence.\" -n 200\n  \
+    gantry-run chat model.gantry --session talk.session")]
 pub(crate) struct Chat {
     /// The container.
     #[arg(value_name = "FILE")]
@@ -109,6 +112,9 @@ pub(crate) struct Chat {
     /// Shows tokens and speed after each answer.
     #[arg(long)]
     pub(crate) stats: bool,
+    /// Goes on with the conversation in FILE, if it is there, and keeps it there after each answer.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) session: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) sampling: Sampling,
     #[command(flatten)]
@@ -189,6 +195,7 @@ pub(crate) struct Perplexity {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gantry-run bench model.gantry\n  \
     gantry-run bench model.gantry -p 512 -n 128 -r 3 --json\n  \
+    gantry-run bench model.gantry --spec 3\n  \
     gantry-run bench model.gantry --cards 2 --placement layers")]
 pub(crate) struct Bench {
     /// The container.
@@ -200,6 +207,10 @@ pub(crate) struct Bench {
     /// Tokens to decode.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
     pub(crate) tokens: usize,
+    /// Decodes with drafts of up to N tokens by the model's own draft block (MTP), along the text that the model finds
+    /// most probable.
+    #[arg(long, value_name = "N")]
+    pub(crate) spec: Option<std::num::NonZeroUsize>,
     /// Shows how long each part of the model takes.
     #[arg(long)]
     pub(crate) profile: bool,
@@ -327,6 +338,10 @@ pub(crate) struct Load {
     /// [default: as packed for so many cards, else paired; layers without experts].
     #[arg(long, value_name = "STRATEGY")]
     pub(crate) placement: Option<Strategy>,
+    /// How many experts a card gets: share, as its memory is to the others', or first, the first card as full as it gets
+    /// [default: as packed for several cards, else share].
+    #[arg(long, value_name = "HOW", value_parser = PossibleValuesParser::new(["share", "first"]).try_map(|s| s.parse::<Fill>()))]
+    pub(crate) fill: Option<Fill>,
     /// Spreads them by these token counts: a --record-hotness file, llama-imatrix's, or SGLang's CSV; several are
     /// summed.
     #[arg(long, value_name = "FILE")]
@@ -386,35 +401,6 @@ pub(crate) enum Level {
     None,
 }
 
-/// A device as it was named.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum DeviceName {
-    Cpu,
-    /// Cards by their numbers.
-    Cuda(Vec<usize>),
-}
-
-impl std::str::FromStr for DeviceName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let unknown = || format!("{text:?} is no device: expected cpu, cuda:0 or cuda:0,1");
-        match text.split_once(':') {
-            None if text == "cpu" => Ok(Self::Cpu),
-            None if text == "cuda" => Ok(Self::Cuda(vec![0])),
-            Some(("cuda", list)) => {
-                let cards = list.split(',').map(|n| n.parse().map_err(|_| unknown()));
-                let cards: Vec<usize> = cards.collect::<Result<_, _>>()?;
-                match cards.iter().enumerate().find(|(i, card)| cards[..*i].contains(card)) {
-                    Some((_, card)) => Err(format!("card {card} is given twice")),
-                    None => Ok(Self::Cuda(cards)),
-                }
-            }
-            _ => Err(unknown()),
-        }
-    }
-}
-
 impl Load {
     /// How much is to be verified, where that was said.
     pub(crate) fn verify(&self) -> Option<Verify> {
@@ -424,6 +410,11 @@ impl Load {
             Level::Index => Verify::Index,
             Level::None => Verify::None,
         })
+    }
+
+    /// Files that are read beside the container.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = &Path> {
+        self.hotness.iter().map(PathBuf::as_path)
     }
 
     /// What was meant.
@@ -444,6 +435,7 @@ impl Load {
             memory_limit: self.memory_limit,
             cards: self.cards.as_ref().map(|cards| cards.0.clone()),
             placement: self.placement,
+            fill: self.fill,
             check: match (self.ep_verify, self.ep_self) {
                 (true, _) => ExpertCheck::Verify,
                 (false, true) => ExpertCheck::Own,
@@ -483,16 +475,6 @@ mod tests {
     #[test]
     fn the_command_is_sound() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn devices_have_names() {
-        assert_eq!("cpu".parse(), Ok(DeviceName::Cpu));
-        assert_eq!("cuda".parse(), Ok(DeviceName::Cuda(vec![0])));
-        assert_eq!("cuda:1,0".parse(), Ok(DeviceName::Cuda(vec![1, 0])));
-        for wrong in ["", "gpu", "cuda:", "cuda:0,", "cuda:0,0", "cuda:-1", "cpu:0"] {
-            assert!(wrong.parse::<DeviceName>().is_err(), "{wrong}");
-        }
     }
 
     #[test]

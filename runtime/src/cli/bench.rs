@@ -1,15 +1,19 @@
 //! Prompt and decode speed.
 
-use super::args::{Bench, DeviceName, Measure};
+use super::args::{Bench, Measure};
 use super::bench_load;
+use super::device_name::DeviceName;
 use super::failure::Refusal;
 use super::opened;
-use super::speed::{Speed, load_json};
+use super::speed::{self, Speed, load_json};
 use gantry_formats::exit::Exit;
-use gantry_runtime::Session;
 use gantry_runtime::model::program::Part;
+use gantry_runtime::sample::greedy;
+use gantry_runtime::speculate::Counts;
+use gantry_runtime::{Session, Speculation};
 use serde_json::{Map, Value, json};
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 /// `gantry-run bench FILE`: as llama-bench does, a prompt into an empty cache, and a decode from an empty cache.
@@ -25,22 +29,28 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
         (_, Measure::Text) => {}
     }
     let container = opened::container(&args.model)?;
-    let context = args.load.context.unwrap_or(args.prompt.max(args.tokens).max(1));
+    // Drafts reach beyond the last token.
+    let beyond = args.spec.map_or(0, |n| Speculation::window(n.get()));
+    let context = args.load.context.unwrap_or(args.prompt.max(args.tokens + beyond).max(1));
     let load = super::args::Load { context: Some(context), ..args.load.clone() };
-    let model = opened::load(&container, &load)?;
+    let model = opened::load_with(&container, &load, args.spec, false)?;
     let mut session = model.session()?;
     // Which tokens does not matter; they need to exist, and to differ, so that a model with experts uses many.
     let token = |i: usize| (i * 7919 % model.vocab()) as u32;
     let prompt: Vec<u32> = (0..args.prompt).map(token).collect();
+    let text = |tokens| Decode { tokens, spec: args.spec };
     // Fills caches and brings the clock up.
-    pass(&mut session, &prompt, args.tokens.min(8), token)?;
+    pass(&mut session, &prompt, text(args.tokens.min(8)), token)?;
     let mut passes = Vec::new();
     for _ in 0..args.repeat {
-        passes.push(pass(&mut session, &prompt, args.tokens, token)?);
+        passes.push(pass(&mut session, &prompt, text(args.tokens), token)?);
     }
-    let speed = median(passes.iter().map(|p| p.0).collect());
+    let prefill = median(passes.iter().map(|p| p.0).collect());
     let decode = median(passes.iter().map(|p| p.1).collect());
-    let profile = if args.profile { profile(&mut session, &prompt, args.tokens, token)? } else { Vec::new() };
+    // The same in every pass.
+    let drafts = passes.last().and_then(|p| p.2);
+    let profile =
+        if args.profile { profile(&mut session, &prompt, text(args.tokens), token)? } else { Vec::new() };
     let name = container.manifest().model.name.as_deref();
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -52,8 +62,9 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
             "threads": model.device().threads(),
             "repeat": args.repeat,
             "load": load_json(&model),
-            "prompt": speed.json(),
+            "prompt": prefill.json(),
             "decode": decode.json(),
+            "drafts": drafts.map(speed::drafts_json),
             "profile": profile.iter().map(|(what, parts)| (what.to_string(), parts_json(parts))).collect::<Map<_, _>>(),
         });
         writeln!(out, "{document}")?;
@@ -64,10 +75,13 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
             None => writeln!(out, "{file}")?,
         }
         writeln!(out, "{}; medians of {}", model.device().describe(), args.repeat)?;
-        let rows =
-            [("pp", speed, "prompt, computed in batches"), ("tg", decode, "text, one token after another")];
+        let how = if args.spec.is_some() { "text, with drafts" } else { "text, one token after another" };
+        let rows = [("pp", prefill, "prompt, computed in batches"), ("tg", decode, how)];
         for (name, speed, what) in rows.into_iter().filter(|(_, s, _)| s.tokens > 0) {
             writeln!(out, "{name}{:<5} {:>9.2} tok/s  {what}", speed.tokens, speed.per_second())?;
+        }
+        if let Some(counts) = drafts {
+            writeln!(out, "drafts: {}", speed::drafts(counts))?;
         }
         for (what, parts) in &profile {
             show(&mut out, what, parts)?;
@@ -76,22 +90,50 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
+/// A text to be written.
+#[derive(Clone, Copy)]
+struct Decode {
+    tokens: usize,
+    /// Most tokens of a draft.
+    spec: Option<NonZeroUsize>,
+}
+
+impl Decode {
+    /// Takes the tokens, any; with drafts `token(0)` and then those that the model would write, since of any others no
+    /// draft is right.
+    fn run(self, session: &mut Session, token: impl Fn(usize) -> u32) -> anyhow::Result<Option<Counts>> {
+        let Some(most) = self.spec else {
+            for i in 0..self.tokens {
+                session.decode(token(i))?;
+            }
+            return Ok(None);
+        };
+        let mut drafts = Speculation::new(session, most.get())?;
+        let (mut next, mut taken) = (Some(token(0)), 0);
+        while let Some(token) = next.filter(|_| taken < self.tokens) {
+            next = drafts.step(session, token, &mut |logits| {
+                taken += 1;
+                Ok::<_, anyhow::Error>(Some(greedy(logits)?).filter(|_| taken < self.tokens))
+            })?;
+        }
+        Ok(Some(drafts.counts()))
+    }
+}
+
 fn pass(
     session: &mut Session,
     prompt: &[u32],
-    tokens: usize,
+    text: Decode,
     token: impl Fn(usize) -> u32,
-) -> anyhow::Result<(Speed, Speed)> {
+) -> anyhow::Result<(Speed, Speed, Option<Counts>)> {
     session.rewind(0);
     let start = Instant::now();
     session.prefill(prompt)?;
     let prompt = Speed { tokens: prompt.len(), time: start.elapsed() };
     session.rewind(0);
     let start = Instant::now();
-    for i in 0..tokens {
-        session.decode(token(i))?;
-    }
-    Ok((prompt, Speed { tokens, time: start.elapsed() }))
+    let drafts = text.run(session, token)?;
+    Ok((prompt, Speed { tokens: text.tokens, time: start.elapsed() }, drafts))
 }
 
 /// Time by part.
@@ -101,7 +143,7 @@ type Parts = Vec<(Part, Duration)>;
 fn profile(
     session: &mut Session,
     prompt: &[u32],
-    tokens: usize,
+    text: Decode,
     token: impl Fn(usize) -> u32,
 ) -> anyhow::Result<Vec<(&'static str, Parts)>> {
     let mut profiles = Vec::new();
@@ -111,9 +153,7 @@ fn profile(
     profiles.push(("prompt", session.measured()));
     session.rewind(0);
     session.measure();
-    for i in 0..tokens {
-        session.decode(token(i))?;
-    }
+    text.run(session, token)?;
     profiles.push(("decode", session.measured()));
     profiles.retain(|(_, parts)| !parts.is_empty());
     Ok(profiles)

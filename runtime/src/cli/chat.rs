@@ -1,14 +1,16 @@
 //! A conversation.
 
 use super::args::Chat;
+use super::files::Files;
 use super::generate::{End, Writing};
+use super::kept::Kept;
 use super::opened::{self, Text};
 use super::record::Record;
 use super::signals::Signals;
 use super::speed;
+use super::turns::{self, Turns};
 use gantry_formats::exit::Exit;
 use gantry_runtime::sample::Sampler;
-use gantry_runtime::text::{Message, chat::ChatOptions};
 use gantry_runtime::{Session, Speculation};
 use std::io::{BufRead, IsTerminal, Write};
 
@@ -22,11 +24,18 @@ pub(crate) fn run(args: &Chat, signals: &Signals) -> anyhow::Result<Exit> {
     let container = opened::container(&args.model)?;
     let text = Text::of(&container)?;
     text.template()?;
-    let record = Record::of(&container, args.extras.record_hotness.as_deref())?;
+    let (file, hotness) = (args.session.as_deref(), args.extras.record_hotness.as_deref());
+    let files = Files::of(&container, args.load.inputs());
+    files.writes("--session", file).writes("--record-hotness", hotness).check()?;
+    let kept = file.map(Kept::new).transpose()?;
+    let record = Record::of(&container, hotness)?;
     let model = opened::load_with(&container, &args.load, args.extras.spec, record.is_some())?;
     let mut session = model.session()?;
     let mut drafts = args.extras.spec.map(|n| Speculation::new(&mut session, n.get())).transpose()?;
-    let end = talk(args, signals, &mut sampler, &text, &mut session, drafts.as_mut())?;
+    if let Some(kept) = &kept {
+        kept.resume(&mut session)?;
+    }
+    let end = talk(args, signals, &mut sampler, &text, (&mut session, kept.as_ref()), drafts.as_mut())?;
     if let Some(record) = record {
         record.write(&model)?;
     }
@@ -39,15 +48,18 @@ fn talk(
     signals: &Signals,
     sampler: &mut Sampler,
     text: &Text,
-    session: &mut Session,
+    (session, kept): (&mut Session, Option<&Kept>),
     mut drafts: Option<&mut Speculation>,
 ) -> anyhow::Result<Exit> {
-    let template = text.template()?;
     let writing = Writing { tokenizer: &text.tokenizer, signals, limit: args.tokens, ignore_eos: false };
-    let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
-    let mut messages: Vec<Message> = args.system.iter().map(|s| Message::new("system", s)).collect();
+    // What was said in earlier runs.
+    let before = session.tokens().to_vec();
+    let mut turns = if before.is_empty() { Turns::new(args.system.as_deref()) } else { Turns::going_on() };
+    if !before.is_empty() {
+        turns::note_begun(args.system.as_deref());
+    }
     // What the cache holds.
-    let mut held: Vec<u32> = Vec::new();
+    let mut held = before.clone();
     let interactive = std::io::stdin().is_terminal();
     let mut stdout = std::io::stdout();
     if interactive {
@@ -71,22 +83,28 @@ fn talk(
             }
             _ => {}
         }
-        messages.push(Message::new("user", line));
-        let wanted = text.tokenizer.encode_chat(&template.render(&messages, &options)?);
-        let kept = keep(session, &mut held, &wanted);
+        turns.say("user", line);
+        let wanted = [before.clone(), turns.encode(text)?].concat();
+        let stays = keep(session, &mut held, &wanted);
         let mut show = |piece: &str| -> anyhow::Result<()> {
             stdout.write_all(piece.as_bytes())?;
             stdout.flush()?;
             Ok(())
         };
-        let written = writing.write(session, sampler, drafts.as_deref_mut(), &wanted[kept..], &mut show)?;
+        let written = writing.write(session, sampler, drafts.as_deref_mut(), &wanted[stays..], &mut show)?;
         writeln!(stdout)?;
-        held.extend(&wanted[kept..]);
+        // Where a signal came before the answer, what was kept last ends with an answer.
+        let unanswered = matches!(written.end, End::Signal(_)) && written.tokens.is_empty();
+        if let Some(kept) = kept.filter(|_| !unanswered) {
+            written.take_last(session)?;
+            kept.save(session)?;
+        }
+        held.extend(&wanted[stays..]);
         held.extend(&written.tokens);
         // The last token may have been shown without having been taken.
         held.truncate(session.position());
         if args.stats {
-            eprintln!("prompt: {} ({kept} kept)", written.prompt);
+            eprintln!("prompt: {} ({stays} kept)", written.prompt);
             eprintln!("decode: {}", written.decode);
             if let Some(drafts) = &drafts {
                 eprintln!("drafts: {}", speed::drafts(drafts.counts()));
@@ -98,9 +116,9 @@ fn talk(
                 signals.clear();
                 if written.tokens.is_empty() {
                     // It never came to answer: as if nothing had been said.
-                    messages.pop();
+                    turns.unsay();
                 } else {
-                    messages.push(Message::new("assistant", written.text));
+                    turns.say("assistant", &written.text);
                 }
             }
             End::Signal(exit) => return Ok(exit),
@@ -108,7 +126,7 @@ fn talk(
                 eprintln!("note: {}", opened::full_context(session.model()));
                 return Ok(Exit::Ok);
             }
-            End::Model | End::Length => messages.push(Message::new("assistant", written.text)),
+            End::Model | End::Length => turns.say("assistant", &written.text),
         }
     }
 }

@@ -2,15 +2,17 @@
 
 use super::args::Generate;
 use super::failure::Refusal;
+use super::files::Files;
 use super::kept::Kept;
 use super::opened::{self, Text};
 use super::record::Record;
 use super::signals::Signals;
 use super::speed::{self, Speed, load_json};
+use super::turns::{self, Turns};
 use anyhow::Context;
 use gantry_formats::exit::Exit;
 use gantry_runtime::sample::Sampler;
-use gantry_runtime::text::{EncodeOptions, Message, TextStream, Tokenizer, chat::ChatOptions};
+use gantry_runtime::text::{EncodeOptions, TextStream, Tokenizer};
 use gantry_runtime::{Session, Speculation};
 use serde_json::json;
 use std::io::Write;
@@ -47,6 +49,18 @@ pub(crate) struct Written {
     pub(crate) text: String,
     pub(crate) prompt: Speed,
     pub(crate) decode: Speed,
+}
+
+impl Written {
+    /// Lets `session` take the last token, where a text that is long enough has shown it and it was not taken yet.
+    pub(crate) fn take_last(&self, session: &mut Session) -> anyhow::Result<()> {
+        if let (End::Length, Some(&last)) = (self.end, self.tokens.last())
+            && session.left() > 0
+        {
+            session.decode(last)?;
+        }
+        Ok(())
+    }
 }
 
 /// How to write.
@@ -217,10 +231,9 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
     // A text begins once: what goes on from a session gets no other BOS.
     let encode = |begins: bool| -> anyhow::Result<Vec<u32>> {
         let ids = if args.chat {
-            let mut messages: Vec<Message> = args.system.iter().map(|s| Message::new("system", s)).collect();
-            messages.push(Message::new("user", &prompt));
-            let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
-            text.tokenizer.encode_chat(&text.template()?.render(&messages, &options)?)
+            let mut turns = if begins { Turns::new(args.system.as_deref()) } else { Turns::going_on() };
+            turns.say("user", &prompt);
+            turns.encode(&text)?
         } else {
             text.tokenizer.encode(&prompt, EncodeOptions { add_special: begins, parse_special: true })
         };
@@ -230,8 +243,11 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
         Ok(ids)
     };
     let mut ids = encode(true)?;
-    let kept = args.session.as_deref().map(|file| Kept::new(file, path)).transpose()?;
-    let record = Record::of(&container, args.extras.record_hotness.as_deref())?;
+    let (session, hotness) = (args.session.as_deref(), args.extras.record_hotness.as_deref());
+    let files = Files::of(&container, args.load.inputs());
+    files.writes("--session", session).writes("--record-hotness", hotness).check()?;
+    let kept = session.map(Kept::new).transpose()?;
+    let record = Record::of(&container, hotness)?;
     let model = opened::load_with(&container, &args.load, args.extras.spec, record.is_some())?;
     // The index is not needed any more; a small model's is a noticeable part of it.
     drop(container);
@@ -240,6 +256,7 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
     if let Some(kept) = &kept {
         kept.resume(&mut session)?;
         if session.position() > 0 {
+            turns::note_begun(args.system.as_deref());
             ids = encode(false)?;
         }
     }
@@ -255,12 +272,7 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
     };
     let written = writing.write(&mut session, &mut sampler, drafts.as_mut(), &ids, &mut show)?;
     if let Some(kept) = &kept {
-        // A text that is long enough has shown a last token that was not taken yet.
-        if let (End::Length, Some(&last)) = (written.end, written.tokens.last())
-            && session.left() > 0
-        {
-            session.decode(last)?;
-        }
+        written.take_last(&mut session)?;
         kept.save(&session)?;
     }
     let counts = drafts.map(|d| d.counts());

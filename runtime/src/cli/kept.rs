@@ -6,21 +6,17 @@ use anyhow::Context;
 use gantry_formats::exit::Exit;
 use gantry_runtime::Session;
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The file of a session.
 pub(crate) struct Kept(PathBuf);
 
 impl Kept {
-    /// `file` for a session of `container`, which it must not be.
-    pub(crate) fn new(file: &Path, container: &Path) -> anyhow::Result<Self> {
-        if let Ok(there) = file.metadata() {
-            let own = container.metadata()?;
-            if (there.dev(), there.ino()) == (own.dev(), own.ino()) || !there.is_file() {
-                let text = format!("{} is no file of a session; name another --session", file.display());
-                return Err(Refusal::error(Exit::Usage, text));
-            }
+    /// `file` for a session; refused before anything is computed where it cannot be written.
+    pub(crate) fn new(file: &Path) -> anyhow::Result<Self> {
+        if file.exists() && !file.is_file() {
+            let text = format!("{} is no regular file; name another --session", file.display());
+            return Err(Refusal::error(Exit::Usage, text));
         }
         // Not after a long run.
         drop(output::beside(file)?);

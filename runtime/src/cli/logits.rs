@@ -2,13 +2,13 @@
 
 use super::args::Logits;
 use super::failure::Refusal;
+use super::files::Files;
 use super::opened::{self, Text};
 use super::output;
 use anyhow::Context;
 use gantry_formats::exit::Exit;
 use gantry_runtime::text::EncodeOptions;
 use std::io::{BufWriter, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use tempfile::NamedTempFile;
 
@@ -23,7 +23,8 @@ pub(crate) fn run(args: &Logits) -> anyhow::Result<Exit> {
         None => args.tokens.clone(),
     };
     let name = || format!("cannot write {}", args.out.display());
-    let file = beside(&args.out, &args.model, args.force)?;
+    Files::of(&container, args.load.inputs()).writes("--out", Some(&args.out)).check()?;
+    let file = beside(&args.out, args.force)?;
     let model = opened::load(&container, &args.load)?;
     model.check_tokens(&tokens)?;
     let mut session = model.session()?;
@@ -46,19 +47,13 @@ pub(crate) fn run(args: &Logits) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// A new file in the folder of `out` that takes its name in the end; `out` is never the container, and no other
-/// file unless `force` says so.
-fn beside(out: &Path, container: &Path, force: bool) -> anyhow::Result<NamedTempFile> {
-    if let Ok(there) = out.metadata() {
-        let own = container.metadata()?;
-        if (there.dev(), there.ino()) == (own.dev(), own.ino()) {
-            let text = format!("{} is the container itself; name another --out", out.display());
-            return Err(Refusal::error(Exit::Usage, text));
-        }
-        if !force || !there.is_file() {
-            let text = format!("{} exists already; --force replaces a regular file", out.display());
-            return Err(Refusal::error(Exit::Usage, text));
-        }
+/// A new file in the folder of `out` that takes its name in the end; `out` is there only where `force` says so.
+fn beside(out: &Path, force: bool) -> anyhow::Result<NamedTempFile> {
+    if let Ok(there) = out.metadata()
+        && (!force || !there.is_file())
+    {
+        let text = format!("{} exists already; --force replaces a regular file", out.display());
+        return Err(Refusal::error(Exit::Usage, text));
     }
     output::beside(out)
 }

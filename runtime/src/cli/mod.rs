@@ -11,8 +11,10 @@ pub(crate) mod args;
 mod bench;
 mod bench_load;
 mod chat;
+mod device_name;
 mod devices;
 pub(crate) mod failure;
+mod files;
 mod generate;
 mod kept;
 mod logits;
@@ -24,6 +26,7 @@ mod record;
 mod signals;
 mod speed;
 mod tokenize;
+mod turns;
 mod waiting;
 
 use args::{Cli, Command};

@@ -1,6 +1,7 @@
 //! A model that is loaded for a command, with its text side.
 
-use super::args::{DeviceName, Load};
+use super::args::Load;
+use super::device_name::DeviceName;
 use super::failure::Refusal;
 use anyhow::Context;
 use gantry_formats::exit::Exit;

@@ -2,6 +2,7 @@
 
 use super::args::Perplexity;
 use super::failure::Refusal;
+use super::files::Files;
 use super::opened::{self, Text};
 use super::record::Record;
 use anyhow::Context;
@@ -9,6 +10,7 @@ use gantry_formats::exit::Exit;
 use gantry_runtime::text::EncodeOptions;
 use serde_json::json;
 use std::io::{Read, Write};
+use std::path::Path;
 
 /// Sums of −ln p over scored tokens.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,6 +46,9 @@ impl Score {
 /// token replaced by BOS where the model adds one; the tokens of its second half are scored.
 pub(crate) fn run(args: &Perplexity) -> anyhow::Result<Exit> {
     let container = opened::container(&args.model)?;
+    let hotness = args.record_hotness.as_deref();
+    let input = Some(args.text.as_path()).filter(|input| *input != Path::new("-"));
+    Files::of(&container, args.load.inputs().chain(input)).writes("--record-hotness", hotness).check()?;
     let text = Text::of(&container)?;
     let document = read(args)?;
     let options = EncodeOptions { add_special: true, parse_special: false };
@@ -61,7 +66,7 @@ pub(crate) fn run(args: &Perplexity) -> anyhow::Result<Exit> {
     }
     let bos = text.tokenizer.bos().filter(|_| text.tokenizer.adds_bos());
     let load = super::args::Load { context: Some(context), ..args.load.clone() };
-    let record = Record::of(&container, args.record_hotness.as_deref())?;
+    let record = Record::of(&container, hotness)?;
     let model = opened::load_with(&container, &load, None, record.is_some())?;
     // Scored tokens index logits, and the last of a chunk never goes through the session.
     model.check_tokens(&tokens)?;

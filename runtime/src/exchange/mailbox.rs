@@ -48,10 +48,10 @@ impl<W: Word> Mailbox<W> {
         })
     }
 
-    /// The same with delays at every step, for tests.
+    /// The same with delays at every step, where there are any, for tests.
     #[must_use]
-    pub fn with_delays(mut self, delays: Arc<Delays>) -> Self {
-        self.delays = Some(delays);
+    pub fn with_delays(mut self, delays: Option<&Arc<Delays>>) -> Self {
+        self.delays = delays.cloned();
         self
     }
 

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Wish<'a> {
     pub(crate) cards: Option<&'a [CardSpec]>,
     pub(crate) strategy: Option<Strategy>,
+    pub(crate) fill: Option<Fill>,
     pub(crate) hotness: Option<&'a Hotness>,
 }
 
@@ -84,7 +85,7 @@ pub(crate) fn trial(container: &Container, wish: Wish<'_>, beside: &Beside) -> R
         return Ok(Some(packed).filter(|_| cards > 1));
     }
     let specs = vec![CardSpec { host: false, bytes: None }; cards];
-    let anew = Anew::new(container, &specs, (how(container, wish.strategy, cards)?, None), beside);
+    let anew = Anew::new(container, &specs, (how(container, wish, cards)?, None), beside);
     anew.places(0).map(Some).map_err(|refused| explain(&anew, refused, beside, "card"))
 }
 
@@ -96,20 +97,22 @@ pub(crate) fn trial(container: &Container, wish: Wish<'_>, beside: &Beside) -> R
 pub(crate) fn choose(container: &Container, wish: Wish<'_>, beside: &Beside, family: &str) -> Result<Chosen> {
     let mut packed = Places::as_packed(container);
     let as_packed = |places| Ok(Chosen { places, notes: Vec::new() });
-    if wish.cards.is_none() && wish.strategy.is_none() && wish.hotness.is_none() {
+    if wish.cards.is_none() && wish.strategy.is_none() && wish.fill.is_none() && wish.hotness.is_none() {
         return as_packed(packed);
     }
     let any = || vec![CardSpec { host: false, bytes: None }; packed.cards.len()];
     let specs = wish.cards.map_or_else(any, <[CardSpec]>::to_vec);
     let hotness = wish.hotness.map(|hotness| fitted(container, hotness)).transpose()?;
-    let how = how(container, wish.strategy, specs.len())?;
+    let how = how(container, wish, specs.len())?;
     let same_cards = specs.len() == packed.cards.len();
     if same_cards {
         packed.cards.iter_mut().zip(&specs).for_each(|(card, spec)| card.spec = *spec);
     }
     let stays = same_cards && fits(container, &packed, beside);
     let other_rule = wish.strategy.is_some_and(|s| Some(s) != packed_by(container));
-    let asked = other_rule || hotness.as_ref().is_some_and(|h| !is_packed_by(container, h));
+    // Whole layers are not shared by a fill.
+    let other_fill = how.0 != Strategy::Layers && wish.fill.is_some_and(|f| Some(f) != filled_by(container));
+    let asked = other_rule || other_fill || hotness.as_ref().is_some_and(|h| !is_packed_by(container, h));
     let one = specs.len() == 1;
     if stays && (one || !asked) {
         return as_packed(packed);
@@ -133,7 +136,11 @@ pub(crate) fn choose(container: &Container, wish: Wish<'_>, beside: &Beside, fam
         2 => format!("{family}:0 and {family}:1"),
         n => format!("{family}:0 to {family}:{}", n - 1),
     };
-    let by = if one { String::new() } else { format!(" ({})", how.0) };
+    let by = match how {
+        _ if one => String::new(),
+        (strategy, Fill::First) if strategy != Strategy::Layers => format!(" ({strategy}, fill first)"),
+        (strategy, _) => format!(" ({strategy})"),
+    };
     let mut notes = vec![format!("packed for {from}; placed on {to} while loading{by}")];
     let measured = section(container).is_some_and(|s| s.hotness.is_some());
     if measured && hotness.is_none() && !one && how.0 != Strategy::Layers {
@@ -219,11 +226,11 @@ fn section(container: &Container) -> Option<&PlacementSection> {
 }
 
 /// What was asked for, or as it was packed, or what suits the model.
-fn how(container: &Container, wished: Option<Strategy>, cards: usize) -> Result<(Strategy, Fill)> {
+fn how(container: &Container, wish: Wish<'_>, cards: usize) -> Result<(Strategy, Fill)> {
     let section = section(container);
     let has_experts = !container.manifest().banks.is_empty();
-    let fill = section.and_then(|s| s.fill.parse().ok()).unwrap_or_default();
-    match wished.or(section.and_then(|s| s.strategy.parse().ok())) {
+    let fill = wish.fill.or(filled_by(container)).unwrap_or_default();
+    match wish.strategy.or(section.and_then(|s| s.strategy.parse().ok())) {
         None if has_experts && cards > 1 => Ok((Strategy::Paired, fill)),
         None => Ok((Strategy::Layers, fill)),
         Some(other) if other != Strategy::Layers && !has_experts => Err(RuntimeError::Setting(format!(
@@ -241,6 +248,11 @@ fn packed_by(container: &Container) -> Option<Strategy> {
     let banks = &container.manifest().banks;
     let split = banks.iter().any(|a| banks.iter().any(|b| a.layer == b.layer && a.card != b.card));
     (!split).then_some(Strategy::Layers)
+}
+
+/// How its cards were filled, where it says.
+fn filled_by(container: &Container) -> Option<Fill> {
+    section(container)?.fill.parse().ok()
 }
 
 /// Whether these are the counts that a container was placed by.

@@ -14,12 +14,12 @@ use crate::load::{
 };
 use crate::memory::{self, Free, Limit, Need};
 use crate::{Container, Device, Result, RuntimeError, Session, Together};
-use gantry_formats::arch::{self, Architecture, Hparams, HparamsError};
+use gantry_formats::arch::{self, Architecture, Hparams, HparamsError, Resolved};
 use gantry_formats::container::{Model as Packed, StoredTensor};
 use gantry_formats::gguf::Header;
 use gantry_formats::hash::Digest;
 use gantry_formats::hotness::Hotness;
-use gantry_formats::placement::{CardSpec, Strategy};
+use gantry_formats::placement::{CardSpec, Fill, Strategy};
 use program::{ExpertCheck, Matrix, Program, StepKind};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -66,6 +66,8 @@ pub struct ModelOptions {
     pub cards: Option<Vec<CardSpec>>,
     /// How experts are spread over them; `None`: as they were packed for so many cards, else what suits the model.
     pub placement: Option<Strategy>,
+    /// How many experts a card gets; `None`: as they were packed for several cards, else [`Fill::Share`].
+    pub fill: Option<Fill>,
     /// What experts are spread by: token counts of this model.
     pub hotness: Option<Hotness>,
 }
@@ -88,6 +90,7 @@ impl Default for ModelOptions {
             progress: None,
             cards: None,
             placement: None,
+            fill: None,
             hotness: None,
         }
     }
@@ -123,27 +126,25 @@ impl Model {
     pub fn load(container: &Container, device: &Device, options: &ModelOptions) -> Result<Self> {
         check_complete(&container.manifest().model)?;
         let mut notes = check_targets(container, device)?;
-        let (arch, hparams) = described(container)?;
-        let settings = settings(&hparams, options)?;
-        let build = |places: &Places| {
-            graph::build((container, places), arch, &hparams, header(container), settings.context)
-        };
+        let resolved = resolved(container)?;
+        let settings = settings(&resolved.hparams, options)?;
+        let build = |places: &Places| graph::build((container, places), &resolved, settings.context);
         let packed = Places::as_packed(container);
         let mut program = build(&packed)?;
         check_kernels(&program, device)?;
         if let Some(step) = program.steps().find(|step| !device.backend().runs(step)) {
             return Err(RuntimeError::Incompatible(format!(
-                "{} has no kernel for the step {} of {}; give --device cpu",
+                "{} has no kernel for the step {} of this architecture; give --device cpu",
                 device.backend().family(),
-                step.name(),
-                arch.name
+                step.name()
             )));
         }
 
-        let mut beside = beside(container, &hparams, &program, device, &settings);
+        let mut beside = beside(container, &resolved, &program, device, &settings);
         let wish = Wish {
             cards: options.cards.as_deref(),
             strategy: options.placement,
+            fill: options.fill,
             hotness: options.hotness.as_ref(),
         };
         if let Some(trial) = load::trial(container, wish, &beside)? {
@@ -319,19 +320,17 @@ impl std::fmt::Debug for Model {
 /// As there, for what an index says.
 pub fn plan(container: &Container, positions: usize) -> Result<Program> {
     check_complete(&container.manifest().model)?;
-    let (arch, hparams) = described(container)?;
     let places = Places::as_packed(container);
-    graph::build((container, &places), arch, &hparams, header(container), positions.max(1))
+    graph::build((container, &places), &resolved(container)?, positions.max(1))
 }
 
 /// The architecture of a container and what its metadata says of it.
-fn described(container: &Container) -> Result<(&'static Architecture, Hparams)> {
+fn resolved(container: &Container) -> Result<Resolved> {
     let manifest = container.manifest();
-    let mut hparams = Hparams::read(header(container));
-    let names = || manifest.source_tensors.iter().map(|t| t.name.as_str());
-    hparams.drop_absent_nextn(|name| names().any(|n| n == name));
+    let hparams = Hparams::read(header(container));
     let arch = architecture(&hparams, &manifest.model)?;
-    Ok((arch, hparams))
+    let names: HashSet<&str> = manifest.source_tensors.iter().map(|t| t.name.as_str()).collect();
+    Ok(Resolved::read(arch, &hparams, header(container), |name| names.contains(name)))
 }
 
 fn check_complete(model: &Packed) -> Result<()> {
@@ -459,7 +458,7 @@ fn left(program: &Program) -> Vec<Left> {
 /// What lies on cards beside what is loaded, of a program at the places that its container was packed with.
 fn beside(
     container: &Container,
-    hparams: &Hparams,
+    resolved: &Resolved,
     program: &Program,
     device: &Device,
     settings: &Settings,
@@ -472,8 +471,7 @@ fn beside(
         t.card as usize == left.card && t.offset <= left.range.start && left.range.end <= end
     };
     let tensor = |left: &Left| manifest.tensors.iter().position(|t| holds(t, left));
-    let names: HashSet<&str> = manifest.source_tensors.iter().map(|t| t.name.as_str()).collect();
-    let states = arch::states(hparams, header(container), settings.context as u64, |n| names.contains(n));
+    let states = resolved.states(settings.context as u64);
     Beside {
         context: settings.context,
         position,

@@ -76,21 +76,8 @@ impl Stored {
         let body = b.take_steps();
         let chosen = b.buffer("chosen inputs", table.cols, Format::F32);
         let logits = head(&mut b, chosen);
-        let program = Program {
-            vocab: b.buffers[logits.0].width,
-            context: None,
-            vectors: Vec::new(),
-            rotations: Vec::new(),
-            ngrams: Vec::new(),
-            body,
-            head: b.take_steps(),
-            buffers: b.buffers,
-            residual,
-            chosen,
-            logits,
-            kept: Vec::new(),
-            draft: None,
-        };
+        let steps = [body, b.take_steps()];
+        let program = Program::bare(b.buffers, steps, [residual, chosen, logits]);
         let weights = Weights::of(std::slice::from_ref(&self.bytes)).unwrap();
         Self::run_program(device, program, weights, &RunOptions::default(), (tokens, batch)).unwrap()
     }
@@ -106,7 +93,7 @@ impl Stored {
         let loaded = device.backend().prepare(program, weights, run)?;
         let settings = Settings { context: tokens, batch, kv: KvType::F32, window: 0 };
         let mut sequence = loaded.sequence(&settings).unwrap();
-        let mut workspace = loaded.workspace();
+        let mut workspace = loaded.workspace(&settings)?;
         let mut out = Vec::new();
         let ids: Vec<u32> = (0..tokens as u32).collect();
         for ids in ids.chunks(batch) {

@@ -219,3 +219,36 @@ fn what_was_packed_by_the_same_rule_and_counts_stays() {
     let (anew, asks, text) = moved(&["--cards", "1"]);
     assert!(anew && !asks && text.contains("placed on cpu:0 while loading"), "{text}");
 }
+
+/// As `gantry convert` has it: a container remembers how its cards were filled, and `--fill` says otherwise.
+#[test]
+fn cards_are_filled_as_asked_for_or_as_packed() {
+    let made = Made::new("llama-moe-tiny", &[]);
+    let experts = |options: &[&str]| -> Vec<u64> {
+        let container = made.container();
+        let mut args: Vec<&OsStr> = vec![container.as_os_str()];
+        args.extend(["-p", "the", "-n", "1", "--greedy", "--json"].iter().chain(options).map(OsStr::new));
+        let found = json("gantry-run", &args);
+        let cards = found["load"]["cards"].as_array().expect("cards");
+        cards.iter().map(|card| card["bytes"].as_u64().expect("bytes")).collect()
+    };
+    let cards = ["--cards", "64MiB,64MiB"];
+    let [share, first] = ["share", "first"].map(|fill| experts(&[&cards[..], &["--fill", fill]].concat()));
+    assert_eq!(experts(&cards), share);
+    assert!(first[0] > share[0] && first[1] < share[1], "{first:?}, {share:?}");
+    let (text, code) = said(&made, &[&cards[..], &["--fill", "first"]].concat());
+    assert!(code == Some(0) && text.contains("while loading (paired, fill first)"), "{text}");
+    let (text, code) = said(&made, &["--fill", "most"]);
+    assert!(code == Some(2) && text.contains("share, first"), "{text}");
+    // Packed so, it stays so, also on other cards; the other fill moves experts.
+    made.pack_as(&[&["--recipe", "lossless", "--fill", "first"][..], &cards].concat());
+    for options in [&[][..], &["--fill", "first"], &cards] {
+        let (text, code) = said(&made, options);
+        assert!(code == Some(0) && !text.contains("while loading"), "{options:?}: {text}");
+    }
+    let (text, code) = said(&made, &["--cards", "64MiB,64MiB,64MiB"]);
+    assert!(code == Some(0) && text.contains("fill first"), "{text}");
+    let (text, code) = said(&made, &["--fill", "share"]);
+    assert!(code == Some(0) && text.contains("while loading (paired)"), "{text}");
+    assert_eq!(experts(&[&cards[..], &["--fill", "share"]].concat()), share);
+}

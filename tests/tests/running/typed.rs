@@ -82,6 +82,39 @@ fn spec_ends_where_the_text_ends() {
     }
 }
 
+#[test]
+fn bench_measures_with_drafts() {
+    for preset in PRESETS {
+        let container = Made::new(preset, &[]).foreseeable(0.01);
+        let container = container.container();
+        let bench = |more: &[&str]| {
+            let mut args: Vec<&OsStr> = vec!["bench".as_ref(), container.as_os_str()];
+            args.extend(["-p", "8", "-n", "24", "-r", "2"].iter().chain(more).map(OsStr::new));
+            run("gantry-run", &args)
+        };
+        let found: Value = serde_json::from_slice(&bench(&["--spec", "3", "--json"]).stdout).expect("JSON");
+        let count = |key: &str| found["drafts"][key].as_u64().expect("a count");
+        assert_eq!(
+            (found["decode"]["tokens"].as_u64(), count("steps") + count("accepted")),
+            (Some(24), 24),
+            "{found}"
+        );
+        assert!(count("accepted") > 0, "{preset}: {found}");
+        let plain: Value = serde_json::from_slice(&bench(&["--json"]).stdout).expect("JSON");
+        assert!(plain["drafts"].is_null());
+        let shown = bench(&["--spec", "2", "--profile"]).stdout;
+        let shown = String::from_utf8(shown).expect("UTF-8");
+        assert!(
+            shown.contains("with drafts") && shown.contains("accepted") && shown.contains("decode by part"),
+            "{shown}"
+        );
+    }
+    let made = Made::new("llama-tiny", &[]);
+    let container = made.container();
+    let args: [&OsStr; 4] = ["bench".as_ref(), container.as_os_str(), "--spec".as_ref(), "2".as_ref()];
+    assert_eq!(run("gantry-run", &args).status.code(), Some(2));
+}
+
 /// What `gantry-run chat` says to some lines.
 fn chat(container: &Path, lines: &str, options: &[&str]) -> (String, String) {
     let mut child = Command::new(binary("gantry-run"))
@@ -170,26 +203,123 @@ fn a_session_that_does_not_fit_is_refused_and_stays() {
     let options = ["-n", "2", "--greedy", "--ignore-eos", "--session", at];
     write(&made.container(), PROMPT, &options);
     let saved = std::fs::read(&file).expect("a session");
-    let refused = |container: &Path, more: &[&str], why: &str| {
+    let refused = |container: &Path, more: &[&str], code: i32, why: &str| {
         let mut args = vec![container.as_os_str()];
         args.extend(["-p", "a"].iter().chain(&options).chain(more).map(OsStr::new));
         let output = run("gantry-run", &args);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains(why) && output.stdout.is_empty(), "{why}: {said}");
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(why) && said.contains(at) && output.stdout.is_empty(), "{why}: {said}");
+        // What to do: take another file, other options, or none.
+        assert!(["begin anew", "begin a new one"].iter().any(|what| said.contains(what)), "{said}");
     };
-    refused(&other.container(), &[], "no session of this container");
-    refused(&made.container(), &["-c", "8"], "longer than the context");
-    refused(&made.container(), &["--kv", "f16"], "another shape");
+    refused(&other.container(), &[], 3, "no session of this container");
+    refused(&made.container(), &["-c", "8"], 2, "longer than the context");
+    refused(&made.container(), &["--kv", "f16"], 2, "another shape");
     assert!(std::fs::read(&file).expect("a session") == saved, "a refused session was changed");
     std::fs::write(&file, &saved[..saved.len() - 1]).expect("space");
-    refused(&made.container(), &[], "damaged");
+    refused(&made.container(), &[], 4, "damaged");
+    let mut flipped = saved.clone();
+    flipped[saved.len() / 2] ^= 1;
+    std::fs::write(&file, &flipped).expect("space");
+    refused(&made.container(), &[], 4, "damaged");
     std::fs::write(&file, "").expect("space");
-    refused(&made.container(), &[], "no session");
+    refused(&made.container(), &[], 3, "no session");
     // Neither the container nor a folder is a session's file.
     for place in [made.container(), made.folder().to_path_buf()] {
         let args = ["-p".as_ref(), "a".as_ref(), "--session".as_ref(), place.as_os_str()];
         let output = run("gantry-run", &[&[made.container().as_os_str()], &args[..]].concat());
         assert_eq!(output.status.code(), Some(2));
+    }
+}
+
+/// The counts would be written over the session that was just kept, or what is read.
+#[test]
+fn two_outputs_are_never_one_file_and_no_input_is_written_over() {
+    let made = Made::new("llama-moe-tiny", &[]);
+    let (container, folder) = (made.container(), made.folder().to_path_buf());
+    let path = |name: &str| folder.join(name).to_str().expect("UTF-8").to_owned();
+    let (file, spelt) = (path("s.session"), format!("{}/./s.session", folder.display()));
+    std::os::unix::fs::symlink(&folder, folder.join("way")).expect("a link");
+    let names = || {
+        let list = std::fs::read_dir(&folder).expect("a folder");
+        let mut names: Vec<_> = list.map(|e| e.expect("an entry").file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    let refused = |command: &[&str], more: &[&str], why: &str| {
+        let mut args: Vec<&OsStr> = command.iter().map(OsStr::new).collect();
+        args.push(container.as_os_str());
+        args.extend(more.iter().map(OsStr::new));
+        let output = run("gantry-run", &args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{more:?}: {said}");
+        assert!(said.contains(why) && !said.contains("load:"), "{more:?}: {said}");
+    };
+    let text = ["-p", "the", "-n", "2", "--greedy"];
+    for other in [&file, &spelt, &path("way/s.session")] {
+        let both = ["--session", &file, "--record-hotness", other];
+        refused(&[], &[&text[..], &both].concat(), "are one file");
+        assert_eq!(names(), before, "something ran");
+    }
+    // Now with a session that is there: it stays as it is.
+    write(&container, "the", &["-n", "2", "--greedy", "--session", &file]);
+    let kept = std::fs::read(&file).expect("a session");
+    refused(&[], &[&text[..], &["--session", &file, "--record-hotness", &spelt]].concat(), "are one file");
+    assert!(std::fs::read(&file).expect("a session") == kept);
+    // Counts that are read are not replaced, nor is a card's file of the container.
+    let hot = path("hot.json");
+    write(&container, "the", &["-n", "2", "--greedy", "--record-hotness", &hot]);
+    let counts = std::fs::read(&hot).expect("counts");
+    let way = path("way/hot.json");
+    for more in [&["--session", &hot][..], &["--record-hotness", &way]] {
+        refused(&[], &[&text[..], &["--hotness", &hot], more].concat(), "is the input");
+    }
+    refused(&["logits"], &["--tokens", "1", "--force", "--hotness", &hot, "--out", &way], "is the input");
+    let book = path("book.txt");
+    std::fs::write(&book, "the ".repeat(50)).expect("space");
+    refused(&["perplexity"], &["--text", &book, "--record-hotness", &path("way/book.txt")], "is the input");
+    assert!(std::fs::read(&hot).expect("counts") == counts);
+    made.pack_as(&["--recipe", "lossless", "--cards", "2", "--split-cards"]);
+    let card = path("m.card1.gantry");
+    for option in ["--session", "--record-hotness"] {
+        refused(&[], &[&text[..], &[option, &card]].concat(), "is the input");
+    }
+}
+
+#[test]
+fn a_conversation_goes_on_from_its_session() {
+    let template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant]";
+    let keys = HashMap::from([("tokenizer.chat_template", OwnedValue::from(template))]);
+    for preset in ["llama-tiny", "qwen4exp-mtp-tiny"] {
+        let made = Made::new(preset, &[]).with_keys(&keys);
+        let (container, file) = (made.container(), made.folder().join("talk.session"));
+        let at = file.to_str().expect("UTF-8");
+        let options = ["--greedy", "--session", at];
+        let (first, said) = chat(&container, "the time\n", &options);
+        assert!(!said.contains("session:"), "{said}");
+        assert_eq!(first, chat(&container, "the time\n", &["--greedy"]).0, "{preset}");
+        let kept = made.folder().join("copy.session");
+        std::fs::copy(&file, &kept).expect("a copy");
+        let (second, said) = chat(&container, "what about them\n", &options);
+        assert!(said.contains("session: ") && !said.contains("(0 kept)"), "{said}");
+        // The same by hand: the template's end of the answer before, and then the turn.
+        let copy = kept.to_str().expect("UTF-8");
+        let turn = "\n[user] what about them\n[assistant]";
+        let plain = write(&container, turn, &["-n", "20", "--greedy", "--session", copy]);
+        assert_eq!(second, format!("{}\n", plain["text"].as_str().expect("a text")), "{preset}");
+        assert!(std::fs::read(&file).expect("kept") == std::fs::read(&kept).expect("kept"), "{preset}");
+        // And as one message of a run without a prompt line, which ends the answer before as a conversation does.
+        let again = ["--chat", "-n", "20", "--greedy", "--ignore-eos", "--session"];
+        let third = |session: &str| write(&container, "over", &[&again[..], &[session]].concat());
+        let by_hand = ["-n", "20", "--greedy", "--ignore-eos", "--session", copy];
+        let want = write(&container, "\n[user] over\n[assistant]", &by_hand);
+        assert_eq!(third(at)["prompt_tokens"], want["prompt_tokens"], "{preset}");
+        // Nothing is said: nothing changes.
+        let saved = std::fs::read(&file).expect("kept");
+        let (nothing, said) = chat(&container, "\n", &[&options[..], &["--system", "short"]].concat());
+        assert!(nothing.is_empty() && said.contains("--system is not used"), "{said}");
+        assert!(std::fs::read(&file).expect("kept") == saved);
     }
 }

@@ -118,7 +118,7 @@ pub(super) fn of(container: &Container, kv_bytes: &[u64], counts: &[PathBuf]) ->
         [] => (None, Vec::new(), Vec::new()),
         paths => {
             let reading = hotness::read(paths)?;
-            let files = reading.files.clone();
+            let files = reading.file_names();
             let (hotness, warnings) = reading.fit(&RoutedModel::of_container(container)?)?;
             (Some(hotness), files, warnings)
         }

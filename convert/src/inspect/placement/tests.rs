@@ -63,10 +63,39 @@ fn a_large_grid_is_cut_to_what_matters() {
         let worst =
             text.lines().rfind(|l| l.trim_start().starts_with("50 ")).expect("the worst layer is shown");
         assert!(worst.ends_with(" 1"), "{worst}");
-        assert!(text.contains("layers left out"), "{text}");
+        let left = if cards > 6 { format!("layers and {} card", cards - 6) } else { "layers left".into() };
+        assert!(text.contains(&left) && text.contains("left out"), "{text}");
         let full = view.text(true);
         assert!(full.contains("\n   93 ") && !full.contains("left out"), "{full}");
         assert!(full.lines().all(|l| l.chars().count() <= 80), "{full}");
+    }
+}
+
+#[test]
+fn all_cards_are_shown_in_full_some_at_a_time() {
+    for cards in [6, 7, 9, 12, 59] {
+        let mut view = view(52, cards);
+        for layer in &mut view.layers {
+            // Shares that tell a card from the others.
+            layer.cards.iter_mut().zip(1..).for_each(|(cell, n)| cell.predicted_ppm = 1000 * n);
+        }
+        let short = view.text(false);
+        assert_eq!(short.contains("card left out") || short.contains("cards left out"), cards > 6, "{short}");
+        let full = view.text(true);
+        assert!(full.lines().all(|l| l.chars().count() <= 80), "{full}");
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let titles = full.lines().map(words).filter(|w| w.starts_with(&["layer".into(), "card".into()]));
+        let titles: Vec<Vec<String>> = titles.collect();
+        assert_eq!(titles.len(), cards.div_ceil(6), "{full}");
+        let shown: Vec<usize> = titles.iter().flatten().filter_map(|word| word.parse().ok()).collect();
+        assert_eq!(shown, (0..cards).collect::<Vec<_>>(), "{full}");
+        for layer in ["0", "51"] {
+            let lines = full.lines().filter(|l| l.starts_with("   ") && words(l).first().unwrap() == layer);
+            // Between the layer, and the balance and the fullest card.
+            let shares = lines.flat_map(|l| words(l)[1..words(l).len() - 2].to_vec());
+            let want: Vec<String> = (1..=cards).map(|n| format!("{}.{}", n / 10, n % 10)).collect();
+            assert_eq!(shares.collect::<Vec<_>>(), want, "{full}");
+        }
     }
 }
 

@@ -4,12 +4,13 @@ use super::{Card, Cell, View};
 use crate::plan::{balance, numbers, share};
 use crate::table::{Align, Table, wrap};
 use crate::units;
+use std::ops::Range;
 
 /// Layers that are shown without `--full`.
 const ROWS: usize = 24;
 /// Of these, those at either end; the rest are the worst.
 const ENDS: usize = 6;
-/// Cards that are shown at all.
+/// Cards that a line of the grid has room for; `--full` shows all of them, so many at a time.
 const CARDS: usize = 6;
 
 /// Whether there is room for the number of experts in a cell too.
@@ -102,26 +103,45 @@ fn cell(cell: &Cell, wide: bool) -> String {
 }
 
 fn grid(view: &View, full: bool) -> String {
+    let (chosen, all) = (rows(view, full), view.cards.len());
+    let mut out = match full {
+        true => {
+            let groups = (0..all).step_by(CARDS).map(|first| first..all.min(first + CARDS));
+            groups.map(|cards| part(view, &chosen, cards, false)).collect::<Vec<_>>().join("\n")
+        }
+        false => part(view, &chosen, 0..all.min(CARDS), all > CARDS),
+    };
+    let layers = view.layers.len() - chosen.len();
+    let cards = if full { 0 } else { all.saturating_sub(CARDS) };
+    let named = [(layers, "layer"), (cards, "card")].into_iter().filter(|(n, _)| *n > 0);
+    let left: Vec<String> = named.map(|(n, what)| units::plural(n as u64, what)).collect();
+    if !left.is_empty() {
+        let worst = if layers > 0 { ", the worst layers are shown" } else { "" };
+        out += &wrap(&format!("{} left out{worst}; --full shows all", left.join(" and ")), 0);
+        out.push('\n');
+    }
+    out
+}
+
+/// The grid of some `cards`; `more` says that there are others.
+fn part(view: &View, chosen: &[usize], cards: Range<usize>, more: bool) -> String {
     let wide = is_wide(view);
-    let shown = view.cards.len().min(CARDS);
-    let more = view.cards.len() > shown;
     let mut titles: Vec<String> = vec!["layer".into()];
-    titles.extend((0..shown).map(|card| format!("card {card}")));
+    titles.extend(cards.clone().map(|card| format!("card {card}")));
     if more {
         titles.push("…".into());
     }
     titles.extend(["balance".into(), "most on".into()]);
-    let chosen = rows(view, full);
     let mut lines = vec![titles];
     let mut before = None;
-    for &at in &chosen {
+    for &at in chosen {
         if before.is_some_and(|b| b + 1 != at) {
             lines.push(vec!["…".into()]);
         }
         before = Some(at);
         let layer = &view.layers[at];
         let mut line = vec![layer.layer.to_string()];
-        line.extend(layer.cards.iter().take(shown).map(|c| cell(c, wide)));
+        line.extend(layer.cards[cards.clone()].iter().map(|c| cell(c, wide)));
         if more {
             line.push("…".into());
         }
@@ -129,15 +149,7 @@ fn grid(view: &View, full: bool) -> String {
         line.extend([balance(layer.balance_ppm()), most.to_string()]);
         lines.push(line);
     }
-    let mut out = columns(&lines);
-    let left = view.layers.len() - chosen.len();
-    if left > 0 {
-        out += &format!(
-            "{} left out, the worst are shown; --full shows all\n",
-            units::plural(left as u64, "layer")
-        );
-    }
-    out
+    columns(&lines)
 }
 
 /// Right-aligned columns.

@@ -52,7 +52,7 @@ pub(super) fn of(files: &[PathBuf], model: Option<(&Opened, &Path)>) -> anyhow::
         Opened::Container(container) => RoutedModel::of_container(container)?,
         Opened::Gguf(gguf) => RoutedModel::of_gguf(gguf)?,
     };
-    let (format, names) = (reading.format, reading.files.clone());
+    let (format, names) = (reading.format, reading.file_names());
     let (hotness, warnings) = reading.fit(&model)?;
     let mut routing = gather(format, names, &hotness, warnings);
     routing.model = Some(file_name(path));
@@ -84,9 +84,10 @@ pub(super) fn of_imatrix(opened: &Opened, path: &Path) -> Option<Routing> {
 }
 
 fn alone(reading: Reading) -> Routing {
+    let files = reading.file_names();
     let mut warnings = reading.notes;
     warnings.extend(reading.hotness.warnings());
-    gather(reading.format, reading.files, &reading.hotness, warnings)
+    gather(reading.format, files, &reading.hotness, warnings)
 }
 
 fn gather(format: Format, files: Vec<String>, hotness: &hotness::Hotness, warnings: Vec<String>) -> Routing {

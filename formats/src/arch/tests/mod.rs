@@ -52,6 +52,64 @@ fn names_of_tables_and_of_their_rows_are_unique() {
     }
 }
 
+/// Writes down which keys are asked for.
+struct Asked<'a>(&'a Sample, std::cell::RefCell<std::collections::BTreeSet<String>>);
+
+impl Asked<'_> {
+    fn note(&self, key: &str) -> &Sample {
+        self.1.borrow_mut().insert(key.into());
+        self.0
+    }
+}
+
+impl super::Metadata for Asked<'_> {
+    fn u64(&self, key: &str) -> Option<u64> {
+        self.note(key).u64(key)
+    }
+    fn f64(&self, key: &str) -> Option<f64> {
+        self.note(key).f64(key)
+    }
+    fn bool(&self, key: &str) -> Option<bool> {
+        self.note(key).bool(key)
+    }
+    fn text(&self, key: &str) -> Option<String> {
+        self.note(key).text(key)
+    }
+    fn array_len(&self, key: &str) -> Option<u64> {
+        self.note(key).array_len(key)
+    }
+    fn u64_array(&self, key: &str) -> Option<Vec<u64>> {
+        self.note(key).u64_array(key)
+    }
+    fn f64_array(&self, key: &str) -> Option<Vec<f64>> {
+        self.note(key).f64_array(key)
+    }
+}
+
+#[test]
+fn every_key_that_is_read_is_known() {
+    for mut sample in super::samples::all() {
+        // So that all of its numbers are read.
+        sample.set("rope.scaling.type", super::samples::Value::Text("yarn"));
+        let (arch, asked) = (table(&sample), Asked(&sample, Default::default()));
+        let has = |name: &str| name.ends_with("nextn.eh_proj.weight");
+        Resolved::read(arch, &Hparams::read(&sample), &asked, has);
+        let known = arch.keys();
+        let prefix = format!("{}.", arch.name);
+        let mut asked = asked.1.into_inner();
+        asked.extend(arch.required_keys.iter().map(|key| format!("{prefix}{key}")));
+        assert!(asked.len() > 10, "{asked:?}");
+        for key in asked {
+            let name = key.strip_prefix(&prefix).expect("a key of the architecture");
+            assert!(known.contains(&name), "{key} is read, and not among {known:?}");
+        }
+        for key in sample.keys.keys().filter_map(|key| key.strip_prefix(&prefix)) {
+            assert!(known.contains(&key), "{}: {key} of the sample", arch.name);
+        }
+        assert!(!known.contains(&"attention.head_cuont"));
+    }
+}
+
 #[test]
 fn a_block_keeps_what_its_layer_needs() {
     let state = |sample: &Sample, context| {

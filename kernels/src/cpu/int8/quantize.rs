@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::cpu::disjoint::Disjoint;
+use crate::cpu::groups::Groups;
 use crate::cpu::isa::{Isa, Kernel};
 use crate::cpu::lanes::{LANES, Simd};
 use crate::cpu::math::FORK;
@@ -74,13 +75,9 @@ impl I8Rows {
     ) -> Result<(), E> {
         (self.rows, self.cols) = (rows, cols);
         let stride = self.stride();
-        self.quants.resize(rows * stride, 0);
-        self.scales.resize(rows, 0.0);
-        read(&mut self.quants, &mut self.scales)?;
-        self.offsets.clear();
-        let sum = |row: &[i8]| row.iter().fold(0i32, |n, &q| n.wrapping_add(i32::from(q)));
-        self.offsets.extend(self.quants.chunks_exact(stride).map(|row| sum(row).wrapping_mul(-128)));
-        Ok(())
+        let groups =
+            Groups { quants: &mut self.quants, scales: &mut self.scales, offsets: &mut self.offsets };
+        groups.fill(rows, stride, read)
     }
 
     /// Rows: tokens.

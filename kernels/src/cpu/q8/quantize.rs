@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::BLOCK;
 use crate::cpu::disjoint::Disjoint;
+use crate::cpu::groups::Groups;
 use crate::cpu::isa::{Isa, Kernel};
 use crate::cpu::lanes::{LANES, Simd};
 use crate::cpu::pool::Pool;
@@ -79,13 +80,9 @@ impl Q8Rows {
     ) -> Result<(), E> {
         assert!(cols.is_multiple_of(BLOCK), "{cols} columns are not blocks of {BLOCK}");
         (self.rows, self.cols) = (rows, cols);
-        self.quants.resize(rows * cols, 0);
-        self.scales.resize(rows * cols / BLOCK, 0.0);
-        read(&mut self.quants, &mut self.scales)?;
-        self.offsets.clear();
-        let sum = |block: &[i8]| block.iter().map(|&q| i32::from(q)).sum::<i32>();
-        self.offsets.extend(self.quants.chunks_exact(BLOCK).map(|block| -128 * sum(block)));
-        Ok(())
+        let groups =
+            Groups { quants: &mut self.quants, scales: &mut self.scales, offsets: &mut self.offsets };
+        groups.fill(rows * (cols / BLOCK), BLOCK, read)
     }
 
     /// Rows: tokens.

@@ -61,14 +61,8 @@ impl Buffers {
         match &self.0[id.0] {
             Rows::F32(values) => out.f32s(&values[..rows * width]),
             Rows::Ids(ids) => out.u32s(&ids[..rows * width]),
-            Rows::Q8(x) => {
-                out.i8s(x.quants())?;
-                out.f32s(x.scales())
-            }
-            Rows::I8(x) => {
-                out.i8s(x.padded_quants())?;
-                out.f32s(x.scales())
-            }
+            Rows::Q8(x) => put(out, x.quants(), x.scales()),
+            Rows::I8(x) => put(out, x.padded_quants(), x.scales()),
         }
     }
 
@@ -89,14 +83,8 @@ impl Buffers {
                 ids.resize(ids.len().max(rows * width), 0);
                 words.u32s(&mut ids[..rows * width])
             }
-            Rows::Q8(x) => x.fill(rows, width, |quants, scales| {
-                words.i8s(quants)?;
-                words.f32s(scales)
-            }),
-            Rows::I8(x) => x.fill(rows, width, |quants, scales| {
-                words.i8s(quants)?;
-                words.f32s(scales)
-            }),
+            Rows::Q8(x) => x.fill(rows, width, |quants, scales| take(words, quants, scales)),
+            Rows::I8(x) => x.fill(rows, width, |quants, scales| take(words, quants, scales)),
         }
     }
 
@@ -186,6 +174,18 @@ impl Buffers {
             Rows::Ids(_) => Err(wrong_format()),
         }
     }
+}
+
+/// Quantized rows on their way to another card.
+fn put(out: &mut Writer<'_>, quants: &[i8], scales: &[f32]) -> Result<(), Full> {
+    out.i8s(quants)?;
+    out.f32s(scales)
+}
+
+/// What [`put`] wrote.
+fn take(words: &mut Reader<'_>, quants: &mut [i8], scales: &mut [f32]) -> Result<(), Short> {
+    words.i8s(quants)?;
+    words.f32s(scales)
 }
 
 pub(super) fn wrong_format() -> RuntimeError {

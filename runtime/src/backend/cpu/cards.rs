@@ -1,7 +1,8 @@
 //! The cards of this machine: runs the lists of a program on all of them at once.
 //!
-//! Card 0 works on the thread that asks, every other on a thread of its own for the time of a run, each with its
-//! own pool, buffers and share of what sequences keep. They exchange rows through [`Links`] only.
+//! The first card that has something to do works on the thread that asks, every other on a thread of its own for the
+//! time of a run, each with its own pool, buffers and share of what sequences keep. They exchange rows through
+//! [`Links`] only.
 
 use super::links::Links;
 use super::sequence::CpuSequence;
@@ -343,21 +344,9 @@ mod tests {
         let whole = |id| crate::model::program::Columns { buffer: BufferId(id), start: 0, len: 4 };
         let gemm =
             |x, y| Step::Gemm { weight: matrix(1), scale: None, bias: None, x: BufferId(x), y: whole(y) };
-        Program {
-            vocab: 4,
-            context: None,
-            vectors: Vec::new(),
-            rotations: Vec::new(),
-            ngrams: Vec::new(),
-            buffers: ["tokens", "residual", "chosen", "logits"].map(buffer).to_vec(),
-            body: vec![Step::Embed { table: matrix(0), y: BufferId(0) }, gemm(0, 1)],
-            head: vec![gemm(2, 3)],
-            residual: BufferId(1),
-            chosen: BufferId(2),
-            logits: BufferId(3),
-            kept: Vec::new(),
-            draft: None,
-        }
+        let buffers = ["tokens", "residual", "chosen", "logits"].map(buffer).to_vec();
+        let body = vec![Step::Embed { table: matrix(0), y: BufferId(0) }, gemm(0, 1)];
+        Program::bare(buffers, [body, vec![gemm(2, 3)]], [1, 2, 3].map(BufferId))
     }
 
     #[test]

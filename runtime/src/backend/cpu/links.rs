@@ -9,7 +9,6 @@ use crate::exchange::{Board, Epoch, ExchangeError, Mailbox, Patience, Who};
 use crate::model::program::{BufferId, CardPrograms, Holders, Program, Step};
 use crate::{Result, RuntimeError};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// A way from one card to another.
 type Way = (usize, usize);
@@ -84,25 +83,12 @@ impl Links {
         let Sizes { words, rows } = Sizes::of(program, cards);
         let count = cards.body.lists.len();
         let (mut mail, mut boards) = (BTreeMap::new(), BTreeMap::new());
+        let delays = run.delays.as_ref();
         for (way, words) in words {
-            let mailbox = Mailbox::new(words.saturating_mul(tokens))?;
-            mail.insert(
-                way,
-                match &run.delays {
-                    None => mailbox,
-                    Some(delays) => mailbox.with_delays(Arc::clone(delays)),
-                },
-            );
+            mail.insert(way, Mailbox::new(words.saturating_mul(tokens))?.with_delays(delays));
         }
         for (to, (rows, width)) in rows {
-            let board = Board::new(count, rows.saturating_mul(tokens), width)?;
-            boards.insert(
-                to,
-                match &run.delays {
-                    None => board,
-                    Some(delays) => board.with_delays(Arc::clone(delays)),
-                },
-            );
+            boards.insert(to, Board::new(count, rows.saturating_mul(tokens), width)?.with_delays(delays));
         }
         Ok(Self { tokens, patience: run.patience, mail, boards })
     }

@@ -12,7 +12,7 @@
 //! state, followed by what later tokens gave.
 
 use super::sequence::{CpuSequence, State};
-use crate::{Result, RuntimeError};
+use crate::{Result, SavedFault};
 
 const MAGIC: &[u8; 8] = b"GANTRYSQ";
 const VERSION: u32 = 1;
@@ -57,37 +57,35 @@ fn kind(state: &State) -> u32 {
 
 /// Takes what [`save`] wrote into a sequence of the same shape. All is checked before anything changes.
 pub(super) fn restore(sequence: &mut CpuSequence, saved: &[u8]) -> Result<()> {
-    let refuse = |why: &str| {
-        let what =
-            format!("a saved sequence that does not fit: {why}; save it again with this model and options");
-        Err(RuntimeError::Setting(what))
-    };
-    let Some((content, hash)) = saved.split_last_chunk::<32>() else { return refuse("it is too short") };
+    let Some((content, hash)) = saved.split_last_chunk::<32>() else { return damaged("it is too short") };
     if !content.starts_with(MAGIC) {
-        return refuse("it does not begin as one");
+        return damaged("it does not begin as one");
     }
     if self::hash(content) != *hash {
-        return refuse("its hash is another, so it is damaged");
+        return damaged("its hash is another");
     }
     let mut rest = &content[MAGIC.len()..];
     match (word(&mut rest), word(&mut rest)) {
         (Some(VERSION), Some(n)) if n as usize == sequence.states.len() => {}
         // What a layer selects from is kept only where the context is longer than what it selects.
-        (Some(VERSION), _) => return refuse("it keeps other things, as for another context"),
-        _ => return refuse("its version is another"),
+        (Some(VERSION), Some(_)) => return options("it keeps other things, as for another context"),
+        (Some(found), _) if found != VERSION => {
+            return Err(SavedFault::Version { found, known: VERSION }.into());
+        }
+        _ => return malformed("it ends early"),
     }
-    let Some(tokens) = block(&mut rest, 4) else { return refuse("it ends early") };
+    let Some(tokens) = block(&mut rest, 4) else { return malformed("it ends early") };
     let tokens: Vec<u32> = tokens.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
-    let Some(carry) = block(&mut rest, 4) else { return refuse("it ends early") };
+    let Some(carry) = block(&mut rest, 4) else { return malformed("it ends early") };
     if tokens.len() > sequence.context() {
-        return refuse("it is longer than the context");
+        return options("it is longer than the context");
     }
     let mut fresh = CpuSequence::like(sequence)?;
     for state in &mut fresh.states {
         let (Some(kind), Some(position)) = (word(&mut rest), long(&mut rest)) else {
-            return refuse("it ends early");
+            return malformed("it ends early");
         };
-        let Some(bytes) = block(&mut rest, 1) else { return refuse("it ends early") };
+        let Some(bytes) = block(&mut rest, 1) else { return malformed("it ends early") };
         let fits = kind == self::kind(state)
             && match state {
                 State::Cache(cache, shape) => {
@@ -98,16 +96,28 @@ pub(super) fn restore(sequence: &mut CpuSequence, saved: &[u8]) -> Result<()> {
                 State::Delta(state) => state.restore(position, bytes),
             };
         if !fits {
-            return refuse("what it keeps is of another shape");
+            return options("what it keeps is of another shape, as with another --kv");
         }
     }
     if !rest.is_empty() || !fresh.goes_on(tokens.len()) {
-        return refuse("what it keeps is not that of its tokens");
+        return malformed("what it keeps is not that of its tokens");
     }
     fresh.tokens = tokens;
     fresh.carry = read_floats(carry);
     *sequence = fresh;
     Ok(())
+}
+
+fn damaged(why: &'static str) -> Result<()> {
+    Err(SavedFault::Damaged(why).into())
+}
+
+fn malformed(why: &'static str) -> Result<()> {
+    Err(SavedFault::Malformed(why).into())
+}
+
+fn options(why: &'static str) -> Result<()> {
+    Err(SavedFault::Options(why).into())
 }
 
 fn number(n: usize, out: &mut Vec<u8>) {

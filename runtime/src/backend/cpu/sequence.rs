@@ -113,8 +113,8 @@ impl CpuSequence {
 }
 
 impl Sequence for CpuSequence {
-    fn position(&self) -> usize {
-        self.tokens.len()
+    fn tokens(&self) -> &[u32] {
+        &self.tokens
     }
 
     fn rewind(&mut self, position: usize) -> usize {

@@ -33,7 +33,6 @@ pub(super) fn delta(s: program::DeltaShape) -> kernels::DeltaShape {
             KeyHeads::Tiled => kernels::KeyHeads::Tiled,
             KeyHeads::Grouped => kernels::KeyHeads::Grouped,
         },
-        l2: kernels::L2Form::Sum,
         eps: s.eps,
     }
 }

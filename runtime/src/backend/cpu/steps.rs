@@ -206,12 +206,11 @@ impl Walker {
                 let mut out = self.buffers.take(*y, len);
                 let outputs = ExpertOutputs {
                     x: &self.buffers.f32(*x)[..n * values(*x)],
-                    rows: None,
                     weights: &self.buffers.f32(*weights)[..n * values(*weights)],
                     used: values(*weights),
                     n: width(*x),
                 };
-                weighted_sum(isa, pool, &outputs, false, &mut out[..len]);
+                weighted_sum(isa, pool, &outputs, &mut out[..len]);
                 self.buffers.give(*y, out);
             }
             Step::Add { x, y } => {

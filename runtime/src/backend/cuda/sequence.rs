@@ -1,9 +1,10 @@
 //! What a card keeps of one sequence.
 
 use super::driver::{Context, DeviceMemory, Stream};
+use crate::Result;
 use crate::backend::{KeptBytes, KvType, Sequence, Settings};
 use crate::model::program::{CacheShape, ConvShape, DeltaShape, Kept, KeptId, Program};
-use crate::{Result, RuntimeError};
+use crate::session::SavedFault;
 use std::sync::Arc;
 
 /// Beginnings of what is kept are multiples of this.
@@ -138,8 +139,8 @@ impl CudaSequence {
 const MAGIC: &[u8; 8] = b"GANTRYSC";
 
 impl Sequence for CudaSequence {
-    fn position(&self) -> usize {
-        self.tokens.len()
+    fn tokens(&self) -> &[u32] {
+        &self.tokens
     }
 
     fn rewind(&mut self, position: usize) -> usize {
@@ -167,23 +168,19 @@ impl Sequence for CudaSequence {
     }
 
     fn restore(&mut self, saved: &[u8]) -> Result<()> {
-        let refuse = |why: &str| {
-            RuntimeError::Setting(format!(
-                "the saved session cannot be used: {why}; begin a new one in another file"
-            ))
-        };
-        let damaged = || refuse("it is damaged");
-        let (content, hash) = saved.split_last_chunk::<32>().ok_or_else(damaged)?;
-        let rest = content.strip_prefix(MAGIC).ok_or_else(|| refuse("it was saved on another device"))?;
+        let shorter = || SavedFault::Malformed("it ends early");
+        let (content, hash) = saved.split_last_chunk::<32>().ok_or_else(shorter)?;
         if gantry_formats::hash::hash(content) != *hash {
-            return Err(damaged());
+            return Err(SavedFault::Damaged("its hash is another").into());
         }
-        let (count, rest) = rest.split_first_chunk::<8>().ok_or_else(damaged)?;
-        let count = usize::try_from(u64::from_le_bytes(*count)).map_err(|_| damaged())?;
-        let bytes = count.checked_mul(4).filter(|n| *n <= rest.len()).ok_or_else(damaged)?;
+        let rest = content.strip_prefix(MAGIC);
+        let rest = rest.ok_or(SavedFault::Options("it was saved on another kind of device"))?;
+        let (count, rest) = rest.split_first_chunk::<8>().ok_or_else(shorter)?;
+        let count = usize::try_from(u64::from_le_bytes(*count)).map_err(|_| shorter())?;
+        let bytes = count.checked_mul(4).filter(|n| *n <= rest.len()).ok_or_else(shorter)?;
         let (tokens, memory) = rest.split_at(bytes);
         if memory.len() as u64 != self.memory.bytes() || count > self.settings.context {
-            return Err(refuse("it was saved with other options"));
+            return Err(SavedFault::Options("what is kept has another size").into());
         }
         self.memory.write(0, memory, &self.stream)?;
         self.tokens = tokens.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();

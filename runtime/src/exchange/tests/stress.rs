@@ -78,9 +78,9 @@ fn owner(step: u32, row: usize, cards: usize) -> usize {
 
 fn requests(cards: usize, seed: u64) {
     let delays = Arc::new(Delays::new(seed, Duration::from_micros(100)));
-    let mailbox = || Mailbox::new(200).unwrap().with_delays(Arc::clone(&delays));
+    let mailbox = || Mailbox::new(200).unwrap().with_delays(Some(&delays));
     let requests: Vec<Mailbox> = (1..cards).map(|_| mailbox()).collect();
-    let board: Board = Board::new(cards, ROWS, WIDTH).unwrap().with_delays(Arc::clone(&delays));
+    let board: Board = Board::new(cards, ROWS, WIDTH).unwrap().with_delays(Some(&delays));
     let rows_of = |step, card| (0..ROWS).filter(move |&row| owner(step, row, cards) == card);
     let steps = || (0..STEPS).zip(std::iter::successors(Some(start()), |epoch| Some(epoch.next())));
     std::thread::scope(|scope| {
@@ -133,8 +133,7 @@ fn four_cards_answer_a_thousand_requests() {
 #[test]
 fn four_cards_hand_over_a_thousand_times() {
     let delays = Arc::new(Delays::new(4, Duration::from_micros(100)));
-    let ways: Vec<Mailbox> =
-        (0..3).map(|_| Mailbox::new(200).unwrap().with_delays(Arc::clone(&delays))).collect();
+    let ways: Vec<Mailbox> = (0..3).map(|_| Mailbox::new(200).unwrap().with_delays(Some(&delays))).collect();
     let steps = || (0..STEPS).zip(std::iter::successors(Some(start()), |epoch| Some(epoch.next())));
     std::thread::scope(|scope| {
         for card in 0..4usize {

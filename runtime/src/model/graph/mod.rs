@@ -15,23 +15,21 @@ mod qwen;
 use super::builder::{Affine, Builder};
 use super::program::{BufferId, Columns, Draft, Format, Matrix, Part, Program, Rotation, Step, VectorId};
 use super::weights::Weights;
-use super::{SIZES, number, wrong};
+use super::{SIZES, header, number, wrong};
 use crate::load::Places;
 use crate::{Container, Result, RuntimeError};
-use gantry_formats::arch::{Architecture, Hparams, Metadata, RopeType};
+use gantry_formats::arch::{Architecture, Hparams, Metadata, Resolved, RopeType};
 
 const EPS: &str = "attention.layer_norm_rms_epsilon";
 
 /// The program of `container` at `places`, for sequences of at most `positions` tokens.
 pub(super) fn build(
     (container, places): (&Container, &Places),
-    arch: &Architecture,
-    h: &Hparams,
-    meta: &dyn Metadata,
+    resolved: &Resolved,
     positions: usize,
 ) -> Result<Program> {
-    let graph = Graph::new((container, places), arch, h, meta, positions)?;
-    match arch.name {
+    let graph = Graph::new((container, places), resolved, positions)?;
+    match resolved.arch.name {
         "llama" | "qwen2" | "qwen3" | "qwen3moe" | "olmoe" => decoder::build(graph),
         "qwen3next" | "qwen4exp" => qwen::build(graph),
         "deepseek4" => deepseek4::build(graph),
@@ -61,11 +59,10 @@ struct Graph<'a> {
 impl<'a> Graph<'a> {
     fn new(
         (container, places): (&'a Container, &'a Places),
-        arch: &'a Architecture,
-        h: &'a Hparams,
-        meta: &'a dyn Metadata,
+        resolved: &'a Resolved,
         positions: usize,
     ) -> Result<Self> {
+        let (arch, h, meta) = (resolved.arch, &resolved.hparams, header(container));
         let w = Weights::new(container, places);
         let embd = number(h, h.embd, "embedding_length", SIZES)?;
         let layers = number(h, h.layers, "block_count", SIZES)?;

@@ -53,10 +53,10 @@ impl ExpertMatrices {
         self.0.len()
     }
 
-    /// The matrix of `expert` that a token at `position` of its sequence is given to.
+    /// The matrix of `expert` that a token at `position` of its sequence is given to: that of the card that
+    /// [`Holders::of`] names.
     pub fn get(&self, expert: usize, position: usize) -> Option<&Matrix> {
-        let copies = self.0.get(expert)?;
-        copies.get(position % copies.len())
+        chosen(&self.0, expert, position)
     }
 
     /// The copy of `expert` on `card`; where it has none, the first.
@@ -103,16 +103,21 @@ impl ExpertMatrices {
     }
 }
 
+/// The copy of `expert` that a token at `position` of its sequence is given to: of several number `position` modulo
+/// their count, a fixed rule, so that runs repeat bit for bit.
+fn chosen<T>(copies: &[Vec<T>], expert: usize, position: usize) -> Option<&T> {
+    let copies = copies.get(expert)?;
+    copies.get(position.checked_rem(copies.len())?)
+}
+
 /// By expert, the cards that hold it, ascending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holders(Vec<Vec<usize>>);
 
 impl Holders {
-    /// The card that computes `expert` for a token at `position` of its sequence: of several copies number `position`
-    /// modulo their count, a fixed rule, so that runs repeat bit for bit.
+    /// The card that computes `expert` for a token at `position` of its sequence.
     pub fn of(&self, expert: usize, position: usize) -> Option<usize> {
-        let cards = self.0.get(expert)?;
-        cards.get(position % cards.len()).copied()
+        chosen(&self.0, expert, position).copied()
     }
 
     /// All cards that hold an expert, ascending.

@@ -160,6 +160,31 @@ pub struct Program {
 }
 
 impl Program {
+    /// Steps over buffers and nothing else, for tests: `body` leaves its result in `residual`, `head` makes `logits` of
+    /// what it finds in `chosen`.
+    #[cfg(test)]
+    pub(crate) fn bare(
+        buffers: Vec<Buffer>,
+        [body, head]: [Vec<Step>; 2],
+        [residual, chosen, logits]: [BufferId; 3],
+    ) -> Self {
+        Self {
+            vocab: buffers[logits.0].width,
+            context: None,
+            vectors: Vec::new(),
+            rotations: Vec::new(),
+            ngrams: Vec::new(),
+            buffers,
+            body,
+            head,
+            residual,
+            chosen,
+            logits,
+            kept: Vec::new(),
+            draft: None,
+        }
+    }
+
     /// Values that a buffer has for a token.
     pub fn values(&self, buffer: BufferId) -> usize {
         let Buffer { rows, width, .. } = self.buffers[buffer.0];

@@ -93,21 +93,8 @@ impl Layers {
         let logits = b.buffer("head", COLS, Format::F32);
         let last = Matrix { card: dense[LAYERS - 1], ..self.layers[0].0.clone() };
         b.gemm(last, chosen, b.whole(logits));
-        Program {
-            vocab: COLS,
-            context: None,
-            vectors: Vec::new(),
-            rotations: Vec::new(),
-            ngrams: Vec::new(),
-            body,
-            head: b.take_steps(),
-            buffers: b.buffers,
-            residual,
-            chosen,
-            logits,
-            kept: Vec::new(),
-            draft: None,
-        }
+        let steps = [body, b.take_steps()];
+        Program::bare(b.buffers, steps, [residual, chosen, logits])
     }
 
     /// What it gives with the same bytes on each of `cards` cards.
