@@ -98,4 +98,4 @@ pub fn states(
 }
 
 /// Tokens that are computed together by default.
-const BATCH: u64 = 128;
+pub(super) const BATCH: u64 = 128;

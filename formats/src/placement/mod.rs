@@ -14,6 +14,7 @@
 
 mod balanced;
 mod check;
+mod copies;
 mod enough;
 mod error;
 mod fit;
@@ -28,6 +29,7 @@ mod shortage;
 mod spec;
 mod strategy;
 
+pub use copies::{CopyLimit, ExtraCopies, extra_copies};
 pub use enough::{Enough, longest_context};
 pub use error::PlacementError;
 pub use fit::{Demand, Fit, Held, Misfit, Resident};

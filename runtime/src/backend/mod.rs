@@ -7,7 +7,7 @@ pub mod cpu;
 
 use crate::exchange::{Delays, Patience};
 use crate::load::Weights;
-use crate::model::program::{self, ExpertCheck, Program, StepKind};
+use crate::model::program::{self, ExpertCheck, Kept, Program, StepKind};
 use crate::{Result, RuntimeError};
 use gantry_formats::layout::Layout;
 use std::any::Any;
@@ -75,8 +75,9 @@ pub trait Backend: Send + Sync {
     }
     /// Whether there is a kernel.
     fn takes(&self, step: StepKind, layout: Layout) -> bool;
-    /// Bytes of what a sequence keeps: those that each position takes, and those it takes whatever its length.
-    fn kept_bytes(&self, program: &Program, settings: &Settings) -> KeptBytes;
+    /// Bytes of something that a sequence keeps: those that each position takes, or those it takes whatever its
+    /// length.
+    fn kept_bytes(&self, kept: &Kept, settings: &Settings) -> KeptBytes;
     /// Bytes of working memory of a session.
     fn scratch_bytes(&self, program: &Program, settings: &Settings) -> u64;
     /// Bytes that a session takes on each of some cards beside [`scratch_bytes`](Self::scratch_bytes), which counts for the

@@ -1,7 +1,7 @@
 //! What can be typed.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use gantry_formats::placement::{CardSpec, CardsError, Strategy, parse_cards};
+use gantry_formats::placement::{CardSpec, Strategy, parse_cards};
 use gantry_runtime::exchange::Patience;
 use gantry_runtime::model::program::ExpertCheck;
 use gantry_runtime::sample::SamplerOptions;
@@ -339,8 +339,9 @@ fn seconds(text: &str) -> Result<f64, String> {
 #[derive(Clone, Debug)]
 pub(crate) struct Cards(pub(crate) Vec<CardSpec>);
 
-fn cards(text: &str) -> Result<Cards, CardsError> {
-    parse_cards(text).map(Cards)
+fn cards(text: &str) -> Result<Cards, String> {
+    // What is said before it may be long.
+    parse_cards(text).map(Cards).map_err(|error| format!("\n  {error}"))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

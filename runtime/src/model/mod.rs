@@ -18,10 +18,10 @@ use gantry_formats::arch::{self, Architecture, Hparams, HparamsError};
 use gantry_formats::container::{Model as Packed, StoredTensor};
 use gantry_formats::gguf::Header;
 use gantry_formats::hash::Digest;
-use gantry_formats::hotness::Hotness;
+use gantry_formats::hotness::Reading;
 use gantry_formats::placement::{CardSpec, Strategy};
 use program::{ExpertCheck, Matrix, Program, StepKind};
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Context that is used where neither the caller nor the model asks for less.
@@ -66,8 +66,8 @@ pub struct ModelOptions {
     pub cards: Option<Vec<CardSpec>>,
     /// How experts are spread over them; `None`: as they were packed for so many cards, else what suits the model.
     pub placement: Option<Strategy>,
-    /// What experts are spread by: token counts of this model.
-    pub hotness: Option<Hotness>,
+    /// What experts are spread by: token counts of this model, as they were read.
+    pub hotness: Option<Reading>,
 }
 
 impl Default for ModelOptions {
@@ -132,7 +132,7 @@ impl Model {
         let mut program = build(&packed)?;
         check_kernels(&program, device)?;
 
-        let mut beside = beside(container, &hparams, &program, device, &settings);
+        let mut beside = beside(container, &program, device, &settings);
         let wish = Wish {
             cards: options.cards.as_deref(),
             strategy: options.placement,
@@ -153,7 +153,7 @@ impl Model {
         if options.check != ExpertCheck::Off && !places.share_experts() {
             notes.push("no layer has experts on several cards, so that there is nothing to check".into());
         }
-        memory::check(&need, memory::free(options.memory_limit), settings.context, beside.position)
+        memory::check(&need, memory::free(options.memory_limit), settings.context, beside.position())
             .map_err(RuntimeError::Memory)?;
 
         let how = LoadOptions {
@@ -416,29 +416,25 @@ fn left(program: &Program) -> Vec<Left> {
 }
 
 /// What lies on cards beside what is loaded, of a program at the places that its container was packed with.
-fn beside(
-    container: &Container,
-    hparams: &Hparams,
-    program: &Program,
-    device: &Device,
-    settings: &Settings,
-) -> Beside {
-    let KeptBytes { position, fixed } = device.backend().kept_bytes(program, settings);
-    let scratch = device.backend().scratch_bytes(program, settings).saturating_add(fixed);
+fn beside(container: &Container, program: &Program, device: &Device, settings: &Settings) -> Beside {
     let manifest = container.manifest();
     let holds = |t: &StoredTensor, left: &Left| {
         let end = t.offset.saturating_add(t.bytes);
         t.card as usize == left.card && t.offset <= left.range.start && left.range.end <= end
     };
     let tensor = |left: &Left| manifest.tensors.iter().position(|t| holds(t, left));
-    let names: HashSet<&str> = manifest.source_tensors.iter().map(|t| t.name.as_str()).collect();
-    let states = arch::states(hparams, header(container), settings.context as u64, |n| names.contains(n));
+    let mut kept: BTreeMap<u32, KeptBytes> = BTreeMap::new();
+    for (own, layer) in program.kept.iter().zip(program.kept_layers()) {
+        let bytes = device.backend().kept_bytes(own, settings);
+        let sum = kept.entry(layer).or_default();
+        sum.position = sum.position.saturating_add(bytes.position);
+        sum.fixed = sum.fixed.saturating_add(bytes.fixed);
+    }
     Beside {
         context: settings.context,
-        position,
-        scratch,
+        kept,
+        scratch: device.backend().scratch_bytes(program, settings),
         exchange: Vec::new(),
-        by_layer: states.iter().map(|s| s.map_or(0, |s| s.bytes(4))).collect(),
         left: left(program).iter().filter_map(tensor).collect(),
     }
 }

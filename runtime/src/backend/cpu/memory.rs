@@ -8,19 +8,15 @@ use crate::model::program::{Buffer, BufferId, CardPrograms, Columns, Kept};
 use gantry_kernels::cpu::attention_scores;
 use std::collections::BTreeSet;
 
-/// Bytes of what a sequence keeps.
-pub(super) fn kept(program: &Program, settings: &Settings) -> KeptBytes {
-    let mut sum = KeptBytes::default();
-    for kept in &program.kept {
-        let bytes = kept_bytes(kept, settings) as u64;
-        match kept {
-            Kept::Cache(shape) if shape.window.is_none() => {
-                sum.position = sum.position.saturating_add(bytes.div_ceil(settings.context as u64))
-            }
-            _ => sum.fixed = sum.fixed.saturating_add(bytes),
+/// Bytes of something that a sequence keeps.
+pub(super) fn kept(kept: &Kept, settings: &Settings) -> KeptBytes {
+    let bytes = kept_bytes(kept, settings) as u64;
+    match kept {
+        Kept::Cache(shape) if shape.window.is_none() => {
+            KeptBytes { position: bytes.div_ceil(settings.context as u64), fixed: 0 }
         }
+        _ => KeptBytes { position: 0, fixed: bytes },
     }
-    sum
 }
 
 /// Bytes that each card takes of a session's working memory beside what [`scratch`] counts for the first: the buffers
