@@ -122,7 +122,10 @@ fn budgets_and_the_host_share_by_what_they_have() {
     let dense: u64 = all.manifest().tensors.iter().map(|t| t.bytes).sum();
     let experts: u64 = all.manifest().banks.iter().map(|b| b.stride * b.experts.len() as u64).sum();
     let kv = 2 * 2 * 16 * 4 * 64 * u64::from(LAYERS);
-    let (zero, one) = (dense + kv + experts / 2 + 16384, experts * 3 / 4);
+    let input = room.text("m.gguf");
+    let plan = json(&["plan", &input, "--cards", "2", "--context", "64", "--json"]);
+    let scratch = |card: usize| plan["cards"][card]["scratch_bytes"].as_u64().expect("known");
+    let (zero, one) = (dense + kv + experts / 2 + 16384 + scratch(0), experts * 3 / 4 + 8192 + scratch(1));
     let cards = format!("{zero}B,cpu:{one}B");
     let more = ["--recipe", "lossless", "--cards", &cards, "--context", "64", "--vram-reserve", "4096"];
     let c = room.convert("m.gantry", &more);

@@ -75,8 +75,7 @@ pub trait Backend: Send + Sync {
     }
     /// Whether there is a kernel.
     fn takes(&self, step: StepKind, layout: Layout) -> bool;
-    /// Bytes of something that a sequence keeps: those that each position takes, or those it takes whatever its
-    /// length.
+    /// Bytes of something that a sequence keeps.
     fn kept_bytes(&self, kept: &Kept, settings: &Settings) -> KeptBytes;
     /// Bytes of working memory of a session.
     fn scratch_bytes(&self, program: &Program, settings: &Settings) -> u64;
@@ -93,9 +92,11 @@ pub trait Backend: Send + Sync {
 /// What a sequence keeps, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptBytes {
-    /// For each position of the context.
+    /// With the whole context.
+    pub whole: u64,
+    /// With a shorter one at most: for each of its positions.
     pub position: u64,
-    /// Beside that.
+    /// And beside that.
     pub fixed: u64,
 }
 

@@ -37,8 +37,10 @@ pub(crate) struct Beside {
 impl Beside {
     /// Bytes that a sequence of `context` positions keeps, by layer.
     pub(super) fn states(&self, context: usize) -> BTreeMap<u32, u64> {
-        let bytes =
-            |kept: &KeptBytes| kept.position.saturating_mul(context as u64).saturating_add(kept.fixed);
+        let bytes = |kept: &KeptBytes| match context == self.context {
+            true => kept.whole,
+            false => kept.position.saturating_mul(context as u64).saturating_add(kept.fixed),
+        };
         self.kept.iter().map(|(layer, kept)| (*layer, bytes(kept))).collect()
     }
 

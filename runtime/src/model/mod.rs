@@ -427,6 +427,7 @@ fn beside(container: &Container, program: &Program, device: &Device, settings: &
     for (own, layer) in program.kept.iter().zip(program.kept_layers()) {
         let bytes = device.backend().kept_bytes(own, settings);
         let sum = kept.entry(layer).or_default();
+        sum.whole = sum.whole.saturating_add(bytes.whole);
         sum.position = sum.position.saturating_add(bytes.position);
         sum.fixed = sum.fixed.saturating_add(bytes.fixed);
     }

@@ -2,7 +2,7 @@
 
 use super::buffers::Buffers;
 use super::links::Sizes;
-use super::sequence::kept_bytes;
+use super::sequence::{kept_bytes, positions};
 use super::{HEAD_ROWS, KeptBytes, Program, Settings, Step};
 use crate::model::program::{Buffer, BufferId, CardPrograms, Columns, Kept};
 use gantry_kernels::cpu::attention_scores;
@@ -10,12 +10,15 @@ use std::collections::BTreeSet;
 
 /// Bytes of something that a sequence keeps.
 pub(super) fn kept(kept: &Kept, settings: &Settings) -> KeptBytes {
-    let bytes = kept_bytes(kept, settings) as u64;
-    match kept {
+    let whole = kept_bytes(kept, settings) as u64;
+    match *kept {
         Kept::Cache(shape) if shape.window.is_none() => {
-            KeptBytes { position: bytes.div_ceil(settings.context as u64), fixed: 0 }
+            let (row, ratio) = (whole / positions(shape, settings) as u64, shape.ratio as u64);
+            // An entry stands for several positions, and there is room for one at least.
+            let fixed = if ratio > 1 { row } else { 0 };
+            KeptBytes { whole, position: row.div_ceil(ratio), fixed }
         }
-        _ => KeptBytes { position: 0, fixed: bytes },
+        _ => KeptBytes { whole, position: 0, fixed: whole },
     }
 }
 
