@@ -9,7 +9,7 @@ use gantry_runtime::text::{ChatTemplate, TextError, Tokenizer};
 use gantry_runtime::{Container, Device, Model, ModelOptions, Speculation, model, vocab};
 use std::io::Read;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Opens a container and tells what is odd about it.
 pub(crate) fn container(path: &Path) -> anyhow::Result<Container> {

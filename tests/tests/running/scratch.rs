@@ -120,7 +120,7 @@ fn what_is_packed_to_the_byte_runs_in_its_budgets() {
                 convert(&room.gguf, &room.container(), &options);
                 let out = room.folder.path().join("logits.f32");
                 let paths = [room.container(), out].map(|path| path.to_str().expect("UTF-8").to_string());
-                let args = ["logits", &paths[0], "--out", &paths[1], "--tokens", "1,2,3"];
+                let args = ["logits", &paths[0], "--out", &paths[1], "--force", "--tokens", "1,2,3"];
                 let output = run("gantry-run", &[&args[..], &options[..2], &options[4..]].concat());
                 let text = String::from_utf8_lossy(&output.stderr);
                 assert!(output.status.success(), "{preset}, {rule} on {cards}: {text}");
