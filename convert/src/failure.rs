@@ -6,6 +6,7 @@ use gantry_formats::exit::{Exit, ExitCode};
 use gantry_formats::gguf::GgufError;
 use gantry_formats::hotness::HotnessError;
 use gantry_formats::layout::LayoutError;
+use gantry_formats::placement::PlacementError;
 use std::fmt;
 
 /// A refusal with its exit code, for what no library error covers.
@@ -53,6 +54,9 @@ fn exit_of_link(link: &(dyn std::error::Error + 'static)) -> Option<Exit> {
         return Some(e.exit());
     }
     if let Some(e) = link.downcast_ref::<HparamsError>() {
+        return Some(e.exit());
+    }
+    if let Some(e) = link.downcast_ref::<PlacementError>() {
         return Some(e.exit());
     }
     let io = link.downcast_ref::<std::io::Error>()?;

@@ -24,6 +24,12 @@ pub fn align_up(n: u64, align: u64) -> Option<u64> {
     n.checked_next_multiple_of(align)
 }
 
+/// Bytes in MiB with one digit, rounded up, so that adding what a text says is enough.
+pub fn mib(bytes: u64) -> String {
+    let tenths = (u128::from(bytes) * 10).div_ceil(1 << 20);
+    format!("{}.{}", tenths / 10, tenths % 10)
+}
+
 /// A length as `usize`, or `None` where this machine cannot address it.
 pub fn to_usize(n: u64) -> Option<usize> {
     usize::try_from(n).ok()

@@ -222,8 +222,7 @@ fn what_is_short_exits_as_resources() {
     let error =
         placed(&unknown(2, 8, 10 * mib), &[Some(80 * mib), Some(40 * mib)], Strategy::Balanced).unwrap_err();
     assert_eq!(error.exit(), Exit::Resources);
-    let said =
-        "all cards together: 160 MiB to hold, 120 MiB usable, 40 MiB short; with 100 MiB, 60 MiB usable";
+    let said = "all cards together: 160.0 MiB to hold, 120.0 MiB usable, 40.0 MiB short; with 100.0 MiB, 60.0 MiB usable";
     assert_eq!(error.to_string(), format!("{said} it would fit"));
 }
 

@@ -284,17 +284,17 @@ fn short_budgets_are_refused_before_a_weight_is_read_and_what_would_fit_does() {
                     ModelOptions { cards: Some(budgets(&bytes)), placement: Some(strategy), ..base.clone() };
                 let name = format!("{strategy}, {percent} % of {all} as {bytes:?}");
                 let found = short(&path, &options);
-                let lacks = (0..parts.len()).any(|card| found.short(card) > 0);
+                let lacks = found.cards.iter().any(|card| card.short > 0);
                 assert!(lacks && found.cards.len() == parts.len(), "{name}: {found}");
                 let fits = ModelOptions { cards: Some(found.fitting_cards.clone()), ..options.clone() };
                 let model = run(&path, &fits).unwrap_or_else(|e| panic!("{name}: {found}\nbut {e}"));
                 for (need, card) in model.need().iter().zip(&found.fitting_cards) {
                     assert!(Some(need.total()) <= card.bytes, "{name}: {need:?} on {card}");
                 }
-                if found.fitting_context > 0 {
-                    let at = |context| ModelOptions { context: Some(context), ..options.clone() };
-                    run(&path, &at(found.fitting_context)).unwrap_or_else(|e| panic!("{name}: {e}"));
-                    let more = short(&path, &at(found.fitting_context + 1));
+                if let Some(longest) = found.fitting_context {
+                    let at = |context| ModelOptions { context: Some(context as usize), ..options.clone() };
+                    run(&path, &at(longest)).unwrap_or_else(|e| panic!("{name}: {e}"));
+                    let more = short(&path, &at(longest + 1));
                     assert_eq!(more.fitting_context, found.fitting_context, "{name}");
                 }
             }
@@ -335,7 +335,7 @@ fn what_cannot_be_placed_at_all_is_refused_by_reason() {
     let container = Container::open(&path).unwrap();
     let mut counts = hotness(&container);
     counts.fingerprint = Some("0".repeat(64));
-    let error = run(&path, &ModelOptions { hotness: Some(counts), ..on(2, None) }).unwrap_err();
+    let error = run(&path, &ModelOptions { hotness: Some(counts.into()), ..on(2, None) }).unwrap_err();
     assert!(error.to_string().contains("another model"), "{error}");
     assert_eq!(error.exit(), Exit::Input);
     // Without experts there are only layers.

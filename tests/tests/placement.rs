@@ -130,3 +130,107 @@ fn what_is_read_is_never_written_over() {
         assert!(before(target) == bytes, "{args:?} changed its input");
     }
 }
+
+/// Numbers that look random and are the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+
+    fn of<'a>(&mut self, list: &[&'a str]) -> &'a str {
+        list[self.below(list.len() as u64) as usize]
+    }
+}
+
+/// What a plan says that each card holds, which must be within its budget; the sum of all cards.
+fn held(plan: &serde_json::Value, reserve: u64, name: &str) -> u64 {
+    let cards = plan["cards"].as_array().expect("cards").iter();
+    let totals = cards.map(|card| {
+        let total: u64 = ["segment_bytes", "kv_bytes", "scratch_bytes"]
+            .iter()
+            .map(|key| card[*key].as_u64().unwrap_or(0))
+            .sum();
+        let within = card["budget"].as_u64().is_none_or(|budget| total + reserve <= budget);
+        assert!(within, "{name}: {card} with {reserve} of reserve");
+        total
+    });
+    totals.sum()
+}
+
+/// Cards and context that a refusal offers, which must be in lines of 80 columns.
+fn offered(text: &str) -> (String, Option<String>) {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let whole = lines.iter().find_map(|line| line.strip_prefix("--cards ")?.strip_suffix(" would fit"));
+    let alone = lines.windows(3).find(|w| w[0] == "--cards" && w[2] == "would fit").map(|w| w[1]);
+    let cards = whole.or(alone).unwrap_or_else(|| panic!("{text}"));
+    let wide = |line: &&str| line.chars().count() > 80 && line.trim() != cards;
+    assert!(!text.lines().any(|line| wide(&line)), "{text}");
+    let context = lines.iter().find_map(|line| line.split_once("(--context ")?.1.strip_suffix(')'));
+    (cards.to_string(), context.map(String::from))
+}
+
+#[test]
+fn whatever_a_refusal_offers_fits() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let models = ["llama-tiny", "llama-moe-tiny", "qwen3next-tiny", "glm-dsa-tiny"].map(|preset| {
+        let path = folder.path().join(format!("{preset}.gguf")).to_str().expect("UTF-8").to_string();
+        run_ok("gantry", &["synth", preset, "-o", &path]);
+        path
+    });
+    let mut random = Random(7);
+    let (mut refused, mut contexts, mut taken) = (0, 0, 0);
+    while refused < 80 {
+        let model = random.below(4) as usize;
+        let rule = if model == 0 {
+            "layers"
+        } else {
+            random.of(&["layers", "layers", "paired", "balanced", "replicate:3"])
+        };
+        let count = 1 + random.below(4);
+        let reserve = random.below(3) * random.below(400_000);
+        let (context, reserved) = ((64 + random.below(400)).to_string(), reserve.to_string());
+        let mut common = vec!["plan", &models[model], "--vram-reserve", &reserved, "--json"];
+        common.extend(["--placement", rule, "--fill", random.of(&["share", "first"])]);
+        common.extend(["--kv", random.of(&["f32", "f16"]), "--recipe", random.of(&["lossless", "balanced"])]);
+        if random.below(3) > 0 {
+            common.extend(["--align-segment", "4096", "--align-blob", "512", "--align-tensor", "64"]);
+        }
+        let with = |cards: &str, context: &str| {
+            let args = [&common[..], &["--cards", cards, "--context", context]].concat();
+            (run("gantry", &args), args.join(" "))
+        };
+        let (all, name) = with(&count.to_string(), &context);
+        if all.status.code() == Some(2) {
+            continue;
+        }
+        let plan = serde_json::from_slice(&all.stdout).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let all = held(&plan, 0, &name) + reserve * count;
+        let cards = (0..count).map(|_| match random.below(6) {
+            0 => "any".to_string(),
+            _ => format!("{}B", 1 + all * random.below(1000) / 700 / count),
+        });
+        let cards = cards.collect::<Vec<_>>().join(",");
+        let (output, name) = with(&cards, &context);
+        let text = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() {
+            held(&serde_json::from_slice(&output.stdout).expect("a plan"), reserve, &name);
+            taken += 1;
+            continue;
+        }
+        assert_eq!(output.status.code(), Some(6), "{name}: {text}");
+        refused += 1;
+        let (enough, shorter) = offered(&text);
+        contexts += usize::from(shorter.is_some());
+        let offers = [Some((&enough, &context)), shorter.as_ref().map(|shorter| (&cards, shorter))];
+        for (cards, context) in offers.into_iter().flatten() {
+            let (output, again) = with(cards, context);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{name}\n{text}\nbut {again}\n{said}");
+            held(&serde_json::from_slice(&output.stdout).expect("a plan"), reserve, &again);
+        }
+    }
+    assert!(contexts > 3 && taken > 10, "{contexts} contexts were offered, {taken} plans were taken");
+}

@@ -35,12 +35,12 @@ pub(crate) struct CardArgs {
     #[arg(long, value_name = "FILE")]
     hotness: Vec<PathBuf>,
 
-    /// Bytes of each card's memory to leave free, as in 1GiB: for the driver, and for a session's working memory, of which
-    /// gantry-run says how much it is [default: 0]
+    /// Bytes of each card's memory to leave free, as in 1GiB: for the driver, and for more than one session with
+    /// batches of the default size [default: 0]
     #[arg(long, value_name = "BYTES", value_parser = reserve)]
     vram_reserve: Option<u64>,
 
-    /// Context length that the KV cache is estimated for [default: the model's, at most 4096]
+    /// Context length that KV cache and working memory are estimated for [default: the model's, at most 4096]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     context: Option<u64>,
 
@@ -100,7 +100,7 @@ impl CardArgs {
         let cards = match (&self.cards, old) {
             (Some(text), _) => {
                 let read = parse_cards(text);
-                read.map_err(|e| Refusal::new(Exit::Usage, format!("--cards {text}: {e}")))?
+                read.map_err(|e| Refusal::new(Exit::Usage, format!("--cards {text}\n  {e}")))?
             }
             (None, Some(old)) => {
                 old.cards.iter().map(|c| CardSpec { host: c.host, bytes: c.bytes }).collect()

@@ -1,6 +1,6 @@
 //! A plan made from a container instead of a source: the same tensors for another target, or on other cards.
 
-use super::cards::States;
+use super::cards::Beside;
 use super::place::Kept;
 use super::{
     CardOptions, Encoding, Options, PlacementPlan, Plan, Replicas, ShardPlan, SourcePlan, TensorPlan, fuse,
@@ -60,16 +60,26 @@ impl Plan {
             context: change.context,
         };
         let groups = fuse::group(&tensors, fused, options.alignment)?;
-        let states = states(container, &tensors, change.context);
+        let header = container.gguf_headers().first();
+        let hparams = header.map(|header| Hparams::read(header));
+        // For as many positions as `convert` assumes where nothing else is said.
+        let trained = hparams.as_ref().and_then(|h| h.context_length);
+        let context = header.and(change.context.or(trained.map(|n| n.min(4096))));
+        let has = |name: &str| tensors.iter().any(|t| t.name == name);
+        let beside = match header.zip(hparams.as_ref()) {
+            Some((header, hparams)) => Beside::new(hparams, header, context, has),
+            None => Beside::unknown(),
+        };
         let homes: HashMap<String, usize> =
             manifest.tensors.iter().map(|t| (t.name.clone(), t.card as usize)).collect();
         let map = manifest.expert_map(manifest.cards.len());
         let strategy = manifest.placement.as_ref().and_then(|p| p.strategy.parse().ok());
         let kept = Kept { strategy: strategy.unwrap_or(Strategy::Layers), map: &map, tensors: &homes };
-        let places = place::place(&tensors, groups, &options, &states, change.keeps_cards.then_some(kept))?;
+        let places = place::place(&tensors, groups, &options, &beside, change.keeps_cards.then_some(kept))?;
+        drop(beside);
         let placement = match (change.keeps_cards, &manifest.placement) {
             (true, old) => PlacementPlan::kept(&places, old.clone()),
-            (false, _) => PlacementPlan::new(&places, &options, &states)?,
+            (false, _) => PlacementPlan::new(&places, &options, context)?,
         };
         places.note_copies(&mut tensors);
         let mut resolved = manifest.options.clone();
@@ -98,7 +108,7 @@ impl Plan {
             cards: places.cards,
             placement,
             skeleton: places.skeleton,
-            context: states.context,
+            context,
             warnings: manifest.warnings.clone(),
             notes: Vec::new(),
         };
@@ -122,14 +132,6 @@ impl Plan {
         let text = "this program would group the container's tensors otherwise; convert the source again";
         Err(Refusal::new(Exit::Incompatible, text))
     }
-}
-
-/// What a sequence keeps; for as many positions as `convert` assumes where nothing else is said.
-fn states(container: &Container, tensors: &[TensorPlan], context: Option<u64>) -> States {
-    let Some(header) = container.gguf_headers().first() else { return States::default() };
-    let hparams = Hparams::read(header);
-    let context = context.or(hparams.context_length.map(|n| n.min(4096)));
-    States::new(&hparams, header, context, |name| tensors.iter().any(|t| t.name == name))
 }
 
 fn sources(container: &Container) -> Vec<SourcePlan> {

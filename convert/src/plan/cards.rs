@@ -1,15 +1,15 @@
-//! Cards: what was asked of them, and what each has room for.
+//! Cards: what was asked of them, and what a run takes of them beside weights.
 
 use crate::failure::Refusal;
 use crate::kv::KvType;
-use crate::units;
+use crate::table::wrap;
 use anyhow::Result;
-use gantry_formats::arch::{self, BlockState, Hparams, Metadata};
+use gantry_formats::arch::{self, BlockState, Hparams, Metadata, Run};
 use gantry_formats::exit::Exit;
 use gantry_formats::hotness::Hotness;
 use gantry_formats::placement::{CardSpec, Fill, Strategy};
-use gantry_formats::size;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::fmt;
 
 /// What was meant by the options on cards and placement.
 #[derive(Clone, Debug)]
@@ -58,7 +58,7 @@ impl CardOptions {
             Some(other) => {
                 let text =
                     format!("--placement {other}: the model has no experts; its cards take whole layers");
-                Err(Refusal::new(Exit::Usage, text))
+                Err(refusal(Exit::Usage, &text))
             }
         }
     }
@@ -78,101 +78,72 @@ impl CardOptions {
     pub(super) fn worth_recording(&self) -> bool {
         self.cards.len() > 1 || self.limited() || self.hotness.is_some()
     }
-
-    /// Bytes of card `card`'s budget for weights beside `kv` bytes of KV cache, in whole segment alignments;
-    /// `None` without a budget.
-    pub(super) fn room(&self, card: usize, kv: u64, segment: u32) -> Option<u64> {
-        let budget = self.cards.get(card)?.bytes?;
-        let left = budget.saturating_sub(self.reserve).saturating_sub(kv);
-        Some(left / u64::from(segment) * u64::from(segment))
-    }
 }
 
-/// What a sequence keeps, by layer.
-#[derive(Clone, Debug, Default)]
-pub(super) struct States {
+/// A refusal in lines of at most 80 columns, as it is shown behind `error: `.
+pub(super) fn refusal(exit: Exit, text: &str) -> anyhow::Error {
+    const SHOWN: &str = "error: ";
+    let lines = wrap(&format!("{SHOWN}{text}"), 2);
+    Refusal::new(exit, lines.trim_start_matches(SHOWN))
+}
+
+/// What a run takes beside weights, for some context.
+pub(super) struct Beside<'a> {
     /// Positions; `None` where nothing says.
     pub(super) context: Option<u64>,
-    /// `None` for a layer whose state is not known.
-    by_layer: Vec<Option<BlockState>>,
-    /// The same for half as many positions, a quarter, and so on.
-    shorter: Vec<(u64, Vec<Option<BlockState>>)>,
+    model: Option<Model<'a>>,
 }
 
-/// Fewest positions that are offered where more do not fit.
-const SHORTEST: u64 = 16;
+/// A model by its metadata and the names of its tensors.
+struct Model<'a> {
+    hparams: &'a Hparams,
+    metadata: &'a dyn Metadata,
+    has: Box<dyn Fn(&str) -> bool + 'a>,
+}
 
-impl States {
-    /// Those of a model for `context` positions; `has` says whether it has a tensor.
+impl<'a> Beside<'a> {
+    /// That of a model for `context` positions; `has` says whether it has a tensor.
     pub(super) fn new(
-        hparams: &Hparams,
-        metadata: &dyn Metadata,
+        hparams: &'a Hparams,
+        metadata: &'a dyn Metadata,
         context: Option<u64>,
-        has: impl Fn(&str) -> bool,
+        has: impl Fn(&str) -> bool + 'a,
     ) -> Self {
-        let of = |n: u64| arch::states(hparams, metadata, n, &has);
-        let halves = std::iter::successors(context, |n| Some(n / 2)).skip(1).take_while(|n| *n >= SHORTEST);
-        let shorter = halves.map(|n| (n, of(n))).collect();
-        Self { context, by_layer: context.map(of).unwrap_or_default(), shorter }
+        Self { context, model: Some(Model { hparams, metadata, has: Box::new(has) }) }
     }
 
-    /// Bytes that these layers keep; `None` where one is not known.
-    pub(super) fn bytes(&self, layers: impl Iterator<Item = u32>, kv: KvType) -> Option<u64> {
-        self.context?;
-        sum(&self.by_layer, layers, kv)
+    /// That of a model of which nothing is known.
+    pub(super) fn unknown() -> Self {
+        Self { context: None, model: None }
     }
 
-    /// The most positions, of those that are half as many again and again, whose states take at most `room` bytes.
-    pub(super) fn fitting(&self, layers: &BTreeSet<u32>, kv: KvType, room: u64) -> Option<u64> {
-        let fits = |states: &[Option<BlockState>]| {
-            sum(states, layers.iter().copied(), kv).is_some_and(|n| n <= room)
+    /// What a sequence of `context` positions keeps, by layer; `None` for a layer of which that is not known.
+    pub(super) fn states(&self, context: Option<u64>) -> Vec<Option<BlockState>> {
+        let of = |(model, context): (&Model<'_>, u64)| {
+            arch::states(model.hparams, model.metadata, context, &model.has)
         };
-        self.shorter.iter().find(|(_, states)| fits(states)).map(|(n, _)| *n)
+        self.model.as_ref().zip(context).map(of).unwrap_or_default()
+    }
+
+    /// Bytes of working memory by card; `None` where it is not known.
+    pub(super) fn scratch(&self, context: Option<u64>, cards: usize, whole_layers: bool) -> Option<Vec<u64>> {
+        let (model, context) = self.model.as_ref().zip(context)?;
+        arch::scratch(model.hparams, model.metadata, Run { context, cards, whole_layers }, &model.has)
     }
 }
 
-fn sum(states: &[Option<BlockState>], mut layers: impl Iterator<Item = u32>, kv: KvType) -> Option<u64> {
-    let of = |layer: u32| states.get(layer as usize).copied().flatten().map(|s| s.bytes(kv.bytes()));
-    layers.try_fold(0u64, |sum, layer| Some(sum.saturating_add(of(layer)?)))
-}
-
-/// A card whose budget does not hold what must lie on it.
-pub(super) struct Shortage<'a> {
-    pub(super) card: usize,
-    pub(super) budget: u64,
-    pub(super) weights: u64,
-    /// What the weights are.
-    pub(super) what: &'a str,
-    pub(super) kv: u64,
-    /// Layers whose keys and values are on it.
-    pub(super) layers: &'a BTreeSet<u32>,
-}
-
-impl Shortage<'_> {
-    /// The refusal: how much is short, and what would fit.
-    pub(super) fn refusal(&self, options: &CardOptions, states: &States, segment: u32) -> anyhow::Error {
-        let (card, budget, what, reserve) = (self.card, self.budget, self.what, options.reserve);
-        let weights = size::align_up(self.weights, segment.into()).unwrap_or(u64::MAX);
-        let need = weights.saturating_add(self.kv).saturating_add(reserve);
-        let mut text = format!(
-            "card {card} is {} MiB short: {} of {what}, {} of KV cache and {} of reserve, its budget is {}",
-            mib(need.saturating_sub(budget)),
-            units::bytes(weights),
-            units::bytes(self.kv),
-            units::bytes(reserve),
-            units::bytes(budget),
-        );
-        let left = budget.saturating_sub(weights.saturating_add(reserve));
-        match states.fitting(self.layers, options.kv, left) {
-            Some(context) => text += &format!("; --context {context} would fit"),
-            None => text += &format!("; a budget of {}MiB would fit", need.div_ceil(1 << 20)),
-        }
-        Refusal::new(Exit::Resources, text)
+impl fmt::Debug for Beside<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Beside").field("context", &self.context).finish_non_exhaustive()
     }
 }
 
-/// MiB with one digit, rounded up, so that adding them is enough.
-pub(super) fn mib(bytes: u64) -> String {
-    let tenths = (u128::from(bytes) * 10).div_ceil(1 << 20);
-    format!("{}.{}", tenths / 10, tenths % 10)
+/// Bytes of `states` in `layers`, nothing for those that are not known.
+pub(super) fn state_bytes(
+    states: &[Option<BlockState>],
+    layers: impl Iterator<Item = u32>,
+    kv: KvType,
+) -> BTreeMap<u32, u64> {
+    let of = |layer: u32| Some((layer, states.get(layer as usize).copied().flatten()?.bytes(kv.bytes())));
+    layers.filter_map(of).collect()
 }

@@ -28,7 +28,7 @@ pub(crate) use table::table;
 use crate::encoding::Encoding;
 use crate::recipe::{Recipe, Want};
 use anyhow::Result;
-use cards::States;
+use cards::Beside;
 use gantry_formats::block::GgmlType;
 use gantry_formats::container::{Alias, Alignment, Bank, Model, Section, Skeleton, StoredTensor};
 use gantry_formats::gguf::Gguf;
@@ -148,6 +148,23 @@ pub(crate) struct CardPlan {
     pub(crate) segment_bytes: u64,
     /// KV cache and other states for the plan's context length, where the hyperparameters tell.
     pub(crate) kv_bytes: Option<u64>,
+    /// Working memory of a run at most, where the hyperparameters tell.
+    pub(crate) scratch_bytes: Option<u64>,
+}
+
+impl CardPlan {
+    /// Bytes of all that is to lie on it, `reserve` of them free.
+    pub(crate) fn total(&self, reserve: u64) -> u64 {
+        let beside = [self.kv_bytes.unwrap_or(0), self.scratch_bytes.unwrap_or(0), reserve];
+        beside.into_iter().fold(self.segment_bytes, u64::saturating_add)
+    }
+
+    /// Whether that is within its budget. What was placed before working memory was reckoned with may stay as it is:
+    /// `kept`.
+    fn fits(&self, reserve: u64, kept: bool) -> bool {
+        let scratch = if kept { self.scratch_bytes.unwrap_or(0) } else { 0 };
+        self.budget.is_none_or(|budget| self.total(reserve).saturating_sub(scratch) <= budget)
+    }
 }
 
 /// The whole plan.
@@ -196,9 +213,10 @@ impl Plan {
         let groups = fuse::group(&tensors, known.arch.is_some() && options.fuse, options.alignment)?;
         let context = options.context.or(known.hparams.context_length.map(|n| n.min(4096)));
         let has = |name: &str| tensors.iter().any(|t| t.name == name);
-        let states = States::new(&known.hparams, source.header(), context, has);
-        let places = place::place(&tensors, groups, options, &states, None)?;
-        let placement = PlacementPlan::new(&places, options, &states)?;
+        let beside = Beside::new(&known.hparams, source.header(), context, has);
+        let places = place::place(&tensors, groups, options, &beside, None)?;
+        drop(beside);
+        let placement = PlacementPlan::new(&places, options, context)?;
         places.note_copies(&mut tensors);
         let (routes, replicas) = route::routes(&tensors, &places.stored, &places.banks, &places.layouts);
         for (tensor, route) in tensors.iter_mut().zip(routes) {
@@ -218,7 +236,7 @@ impl Plan {
         notes.extend(foreign(options.target, &places.layouts));
         if options.cards.limited() && places.cards.first().is_some_and(|c| c.kv_bytes.is_none()) {
             notes.push(
-                "how large the KV cache is, the metadata do not say: budgets count weights alone".into(),
+                "how large the KV cache is, the metadata do not say: budgets do not count all of it".into(),
             );
         }
         notes.extend(options.encoding.notes(&tensors, &sources));

@@ -2,8 +2,8 @@
 //!
 //! A segment holds its card's tensors, then its banks, then copies of the source.
 
-use super::assign::{self, Assigned};
-use super::cards::{Shortage, States};
+use super::assign::{Asked, Assigned};
+use super::cards::{Beside, state_bytes};
 use super::fuse::{Group, Matrix};
 use super::{BlobPlan, CardPlan, Options, TensorPlan};
 use crate::failure::Refusal;
@@ -39,10 +39,14 @@ pub(super) fn place(
     tensors: &[TensorPlan],
     groups: Vec<Group>,
     options: &Options,
-    states: &States,
+    beside: &Beside<'_>,
     kept: Option<Kept<'_>>,
 ) -> Result<Places> {
-    let Assigned { strategy, cards, experts, map, usable } = assign::assign(&groups, options, states, kept)?;
+    let asked = Asked::new(&groups, options, beside)?;
+    let Assigned { strategy, cards, experts, map, usable } = match kept {
+        Some(kept) => asked.keep(kept),
+        None => asked.assign()?,
+    };
     let copies = tensors.iter().filter(|t| t.with_source).map(|t| Layout::identity(t.ty));
     let mut layouts: Vec<Layout> = tensors.iter().map(|t| t.layout).chain(copies).collect();
     layouts.sort_unstable();
@@ -62,6 +66,9 @@ pub(super) fn place(
         map,
         usable,
     };
+    let whole_layers = strategy == Strategy::Layers && count > 1;
+    let scratch = beside.scratch(beside.context, count, whole_layers);
+    let states = beside.states(beside.context);
     let mut segments = Vec::new();
     for card in 0..count {
         let mut placer = Placer::new(options.alignment);
@@ -78,17 +85,23 @@ pub(super) fn place(
                 if here.ok_or_else(too_large)? {
                     layers.extend(layer(group));
                     // Where a layer's attention is, there its keys and values are.
-                    let keeps = wanted == Part::Tensors || strategy == Strategy::Layers;
-                    blocks.extend(layer(group).filter(|_| keeps));
+                    blocks.extend(layer(group).filter(|_| wanted == Part::Tensors));
                 }
             }
         }
         let info = &mut places.cards[card];
         info.layers = layers.len() as u64;
-        info.kv_bytes = states.bytes(blocks.iter().copied(), options.cards.kv).filter(|_| !blocks.is_empty());
+        // As long as they are all known.
+        let kv = state_bytes(&states, blocks.iter().copied(), options.cards.kv);
+        let known = !blocks.is_empty() && kv.len() == blocks.len();
+        info.kv_bytes = known.then(|| kv.into_values().fold(0, u64::saturating_add));
+        info.scratch_bytes = scratch.as_ref().and_then(|bytes| bytes.get(card).copied());
         info.segment_bytes = placer.segment_bytes().ok_or_else(too_large)?;
-        check_budget(options, card, info, states, &blocks)?;
         segments.push(info.segment_bytes);
+    }
+    let kept = kept.is_some();
+    if !places.cards.iter().all(|card| card.fits(options.cards.reserve, kept)) {
+        return Err(Asked::new(&groups, options, beside)?.short());
     }
     places.skeleton =
         Skeleton::new(options.alignment, options.split_cards, &segments).ok_or_else(too_large)?;
@@ -132,22 +145,6 @@ pub(super) fn layer(group: &Group) -> Option<u32> {
         Group::Tensor(m) | Group::Copy(m) => m.layer,
         Group::Bank { layer, .. } => Some(*layer),
     }
-}
-
-fn check_budget(
-    options: &Options,
-    card: usize,
-    info: &CardPlan,
-    states: &States,
-    layers: &BTreeSet<u32>,
-) -> Result<()> {
-    let Some(budget) = info.budget else { return Ok(()) };
-    let (weights, kv) = (info.segment_bytes, info.kv_bytes.unwrap_or(0));
-    if weights.saturating_add(kv).saturating_add(options.cards.reserve) <= budget {
-        return Ok(());
-    }
-    let short = Shortage { card, budget, weights, what: "weights", kv, layers };
-    Err(short.refusal(&options.cards, states, options.alignment.segment))
 }
 
 impl Places {

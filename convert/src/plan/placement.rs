@@ -1,13 +1,12 @@
 //! What a placement is expected to do: for the manifest, for people and for programs.
 
-use super::cards::States;
 use super::place::Places;
 use super::{CardPlan, Options, Plan};
 use crate::table::{Align, Table, wrap};
 use crate::units;
 use anyhow::Result;
 use gantry_formats::container::{HotnessSummary, LayerShares, PlacedCard, PlacementSection};
-use gantry_formats::placement::{self, LayerExperts, Report, Request, Strategy};
+use gantry_formats::placement::{self, CopyLimit, ExtraCopies, LayerExperts, Report, Request, Strategy};
 use serde_json::{Value, json};
 
 /// Copies that people are shown one by one.
@@ -23,13 +22,15 @@ pub(crate) struct PlacementPlan {
     pub(crate) report: Option<Report>,
     /// What `paired` without counts would do with the same tokens.
     pub(crate) before: Option<Report>,
+    /// By layer, how many of the copies that were asked for there are.
+    pub(crate) extra: Vec<ExtraCopies>,
     /// What is odd about the counts.
     pub(crate) warnings: Vec<String>,
 }
 
 impl PlacementPlan {
     /// Of a placement that was decided now.
-    pub(super) fn new(places: &Places, options: &Options, states: &States) -> Result<Self> {
+    pub(super) fn new(places: &Places, options: &Options, context: Option<u64>) -> Result<Self> {
         let cards = options.cards.cards.len();
         let report = report_of(places);
         let hotness = options.cards.hotness.as_ref();
@@ -46,7 +47,7 @@ impl PlacementPlan {
             fill: options.cards.fill.to_string(),
             cards: places.cards.iter().map(placed).collect(),
             reserve: options.cards.reserve,
-            context: states.context,
+            context,
             kv: options.cards.kv.name().into(),
             hotness: hotness.map(|m| HotnessSummary::of(&m.hotness)),
             shares_ppm,
@@ -56,13 +57,21 @@ impl PlacementPlan {
         };
         let warnings = hotness.map(|m| m.warnings.clone()).unwrap_or_default();
         let section = options.cards.worth_recording().then(|| section.sealed(&places.banks));
-        Ok(Self { strategy: places.strategy, section, report, before, warnings })
+        let request = Request {
+            layers: &places.experts,
+            usable: &places.usable,
+            strategy: places.strategy,
+            fill: options.cards.fill,
+        };
+        let extra = placement::extra_copies(&places.map, &request, &options.cards.budgets())?;
+        Ok(Self { strategy: places.strategy, section, report, before, extra, warnings })
     }
 
     /// Of a placement that stays as it was.
     pub(super) fn kept(places: &Places, section: Option<PlacementSection>) -> Self {
         let report = report_of(places);
-        Self { strategy: places.strategy, section, report, before: None, warnings: Vec::new() }
+        let (before, extra, warnings) = (None, Vec::new(), Vec::new());
+        Self { strategy: places.strategy, section, report, before, extra, warnings }
     }
 
     /// For programs.
@@ -71,9 +80,53 @@ impl PlacementPlan {
         let [report, before] = reports;
         json!({
             "strategy": self.strategy.to_string(), "recorded": self.section, "report": report, "before": before,
-            "warnings": self.warnings,
+            "extra_copies": self.extra.iter().map(extra_json).collect::<Vec<_>>(), "warnings": self.warnings,
         })
     }
+}
+
+fn extra_json(of: &ExtraCopies) -> Value {
+    let why = of.why.map(|why| why.to_string());
+    json!({ "layer": of.layer, "wanted": of.wanted, "made": of.made, "why": why })
+}
+
+/// How many of the copies that were asked for there are, and why there are no more: a text for the layers of which
+/// the same is to be said.
+fn extra_texts(extra: &[ExtraCopies]) -> Vec<String> {
+    let mut kinds: Vec<((u32, Option<CopyLimit>), Vec<&ExtraCopies>)> = Vec::new();
+    for of in extra {
+        let kind = (of.made, of.why);
+        match kinds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, layers)) => layers.push(of),
+            None => kinds.push((kind, vec![of])),
+        }
+    }
+    let text = |((made, why), layers): &((u32, Option<CopyLimit>), Vec<&ExtraCopies>)| {
+        let wanted = layers.first().map_or(0, |of| of.wanted);
+        let place = match layers.len() == extra.len() {
+            true => "each layer".to_string(),
+            false => format!("layer {}", runs(layers)),
+        };
+        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+        format!("{made} of {wanted} copies in {place}{why}")
+    };
+    kinds.iter().map(text).collect()
+}
+
+/// `0-3, 5`.
+fn runs(layers: &[&ExtraCopies]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for layer in layers.iter().map(|of| of.layer) {
+        match runs.last_mut().filter(|(_, last)| last.checked_add(1) == Some(layer)) {
+            Some((_, last)) => *last = layer,
+            None => runs.push((layer, layer)),
+        }
+    }
+    let text = |&(first, last): &(u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    runs.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
 fn report_of(places: &Places) -> Option<Report> {
@@ -150,6 +203,7 @@ pub(crate) fn summary(plan: &Plan) -> String {
         (Some(report), strategy) if strategy != Strategy::Layers => {
             line("placement", format!("{strategy}, fill {}, {by}", section.fill));
             numbers(report, plan.placement.before.as_ref(), &mut line);
+            extra_texts(&plan.placement.extra).into_iter().for_each(|text| line("extra", text));
         }
         (_, strategy) => {
             let idle = if section.hotness.is_some() {
@@ -158,6 +212,8 @@ pub(crate) fn summary(plan: &Plan) -> String {
                 ""
             };
             line("placement", format!("{strategy}: whole layers on each card{idle}"));
+            let each = plan.cards.iter().enumerate().map(|(card, c)| format!("{card}: {}", c.layers));
+            line("layers", format!("card {}", each.collect::<Vec<_>>().join(", ")));
         }
     }
     plan.placement.warnings.iter().for_each(|warning| line("warning", warning.clone()));
@@ -197,26 +253,48 @@ fn cards(plan: &Plan) -> String {
     let right = Align::Right;
     let mut table = Table::new(&[
         ("card", Align::Left),
-        ("layers", right),
         ("weights", right),
         ("experts", right),
         ("KV cache", right),
+        ("scratch", right),
         ("total", right),
         ("budget", right),
     ]);
     let reserve = plan.placement.section.as_ref().map_or(0, |s| s.reserve);
     for (i, card) in plan.cards.iter().enumerate() {
-        let kv = card.kv_bytes.unwrap_or(0);
-        let total = card.segment_bytes.saturating_add(kv).saturating_add(reserve);
         table.row([
             format!("{i}{}", if card.host { " (host)" } else { "" }),
-            units::count(card.layers),
             units::bytes(card.weight_bytes - card.expert_bytes),
             units::bytes(card.expert_bytes),
             card.kv_bytes.map_or_else(|| "-".into(), units::bytes),
-            units::bytes(total),
+            card.scratch_bytes.map_or_else(|| "-".into(), units::bytes),
+            units::bytes(card.total(reserve)),
             card.budget.map_or_else(|| "no limit".into(), units::bytes),
         ]);
     }
     table.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_that_are_missing_are_told_of_with_their_reason() {
+        let of = |layer, made, why| ExtraCopies { layer, wanted: 4, made, why };
+        let all: Vec<_> = (0..3).map(|layer| of(layer, 4, None)).collect();
+        assert_eq!(extra_texts(&all), ["4 of 4 copies in each layer"]);
+        let (room, load) = (Some(CopyLimit::Room), Some(CopyLimit::Load));
+        let some = [of(0, 4, None), of(1, 1, room), of(2, 1, room), of(3, 0, load), of(5, 1, room)];
+        let said = [
+            "4 of 4 copies in layer 0",
+            "1 of 4 copies in layer 1-2, 5: the cards have no room for more",
+            "0 of 4 copies in layer 3: copies would make the largest load of a card larger",
+        ];
+        assert_eq!(extra_texts(&some), said);
+        assert_eq!(extra_texts(&[]), [""; 0]);
+        let json = extra_json(&some[1]);
+        let why = "the cards have no room for more";
+        assert_eq!(json, json!({ "layer": 1, "wanted": 4, "made": 1, "why": why }));
+    }
 }

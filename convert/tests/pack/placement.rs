@@ -122,7 +122,10 @@ fn budgets_and_the_host_share_by_what_they_have() {
     let dense: u64 = all.manifest().tensors.iter().map(|t| t.bytes).sum();
     let experts: u64 = all.manifest().banks.iter().map(|b| b.stride * b.experts.len() as u64).sum();
     let kv = 2 * 2 * 16 * 4 * 64 * u64::from(LAYERS);
-    let (zero, one) = (dense + kv + experts / 2 + 16384, experts * 3 / 4);
+    let input = room.text("m.gguf");
+    let plan = json(&["plan", &input, "--cards", "2", "--context", "64", "--json"]);
+    let scratch = |card: usize| plan["cards"][card]["scratch_bytes"].as_u64().expect("known");
+    let (zero, one) = (dense + kv + experts / 2 + 16384 + scratch(0), experts * 3 / 4 + 8192 + scratch(1));
     let cards = format!("{zero}B,cpu:{one}B");
     let more = ["--recipe", "lossless", "--cards", &cards, "--context", "64", "--vram-reserve", "4096"];
     let c = room.convert("m.gantry", &more);
@@ -165,11 +168,17 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
         refuse(&args, code, words);
         assert!(!Path::new(&out).exists() && !Path::new(&format!("{out}.partial")).exists());
     };
-    convert(&["--cards", "70KiB,70KiB"], 6, &["MiB", "short", "card"]);
-    convert(&["--cards", "40KiB,10GiB"], 6, &["card 0", "MiB short", "KV cache", "would fit"]);
-    convert(&["--cards", "400KiB,10GiB", "--context", "1000000"], 6, &["card 0", "--context ", "would fit"]);
-    convert(&["--cards", "200KiB"], 6, &["card 0 is", "would fit"]);
-    convert(&["--cards", "60KiB,60KiB,60KiB", "--placement", "layers"], 6, &["MiB", "short"]);
+    convert(&["--cards", "70KiB,70KiB"], 6, &["MiB", "short", "card 1", "would fit"]);
+    convert(&["--cards", "40KiB,10GiB"], 6, &["card 0", "KV cache", "scratch", "would fit"]);
+    let long = ["--cards", "4MiB,10GiB", "--context", "1000000"];
+    convert(&long, 6, &["for a context of 1000000", "--context ", "would fit"]);
+    convert(&["--cards", "200KiB"], 6, &["card 0 ", "would fit"]);
+    convert(&["--cards", "60KiB,60KiB,60KiB", "--placement", "layers"], 6, &["layers ", "to go where"]);
+    convert(
+        &["--cards", "2GiB,1MiB", "--vram-reserve", "2MiB"],
+        6,
+        &["reserve", "--cards 2GiB,3MiB would fit"],
+    );
     // What is said to fit does.
     for cards in ["100KiB,300KiB", "400KiB,100KiB,cpu:60KiB", "60KiB,60KiB,60KiB"] {
         for rule in ["paired", "layers"] {
@@ -177,14 +186,16 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
             let out = gantry(&args);
             let text = String::from_utf8_lossy(&out.stderr);
             assert_eq!(out.status.code(), Some(6), "{text}");
-            let Some((before, _)) = text.split_once(" would fit") else { panic!("{text}") };
-            let Some((_, enough)) = before.rsplit_once("; --cards ") else { continue };
+            assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+            let enough =
+                text.lines().find_map(|l| l.trim().strip_prefix("--cards ")?.strip_suffix(" would fit"));
+            let enough = enough.unwrap_or_else(|| panic!("{text}"));
             succeed(&[&["plan", &input, "--cards", enough, "--placement", rule][..], &SMALL].concat());
         }
     }
     convert(&["--cards", "0"], 2, &["--cards 0", "expected 1 to"]);
     convert(&["--cards", "24Gib"], 2, &["--cards 24Gib", "unit"]);
-    convert(&["--cards", "4", "--placement", "layers"], 2, &["the model has 3 layers"]);
+    convert(&["--cards", "4", "--placement", "layers"], 2, &["4 cards for 3 layers"]);
     convert(&["--placement", "spread"], 2, &["spread", "replicate:N"]);
     convert(&["--fill", "last"], 2, &["last"]);
     convert(&["--kv", "int8"], 2, &["int8", "f32 and f16"]);
@@ -233,6 +244,8 @@ fn the_plan_says_it_in_80_columns_and_in_json() {
         "mean ",
         "before ",
         "copies ",
+        "extra     2 of 2 copies in each layer",
+        "scratch",
     ] {
         assert!(text.contains(word), "{word:?} not in {text}");
     }
@@ -249,6 +262,9 @@ fn the_plan_says_it_in_80_columns_and_in_json() {
     let (after, before) = (&p["report"]["worst_balance_ppm"], &p["before"]["worst_balance_ppm"]);
     assert!(after.as_u64() >= before.as_u64(), "{after} {before}");
     assert_eq!(doc["cards"][0]["budget"], 1u64 << 30);
+    assert!(doc["cards"].as_array().expect("cards").iter().all(|c| c["scratch_bytes"].as_u64() > Some(0)));
+    let all = serde_json::json!({ "layer": 0, "wanted": 2, "made": 2, "why": null });
+    assert_eq!(p["extra_copies"][0], all);
     assert!(!p["report"]["copies"].as_array().expect("a list").is_empty());
 }
 

@@ -20,6 +20,7 @@ mod resolve;
 mod rule;
 #[cfg(test)]
 mod samples;
+mod scratch;
 mod state;
 mod subject;
 #[cfg(test)]
@@ -33,6 +34,7 @@ pub use hparams::{
 };
 pub use resolve::{Expected, Resolved};
 pub use rule::{Presence, TensorRule, Where};
+pub use scratch::{Run, SCRATCH_THREADS, scratch};
 pub use state::{BlockState, states};
 pub use subject::Subject;
 

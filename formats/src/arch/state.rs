@@ -41,6 +41,8 @@ impl Resolved {
             state.cache = product(&[len, (2 * size(own.window) + BATCH).min(context)])?;
             let ratio = size(*s.compression.as_ref()?.ratios.get(block as usize)?);
             if let Some(entries) = context.checked_div(ratio) {
+                // Room for one, though no block of a shorter sequence is ever complete.
+                let entries = entries.max(1);
                 let indexed = self.applies(Where::Indexed, block)?;
                 let width = if indexed { 2 } else { 1 };
                 state.cache = state.cache.checked_add(product(&[len, entries])?)?;
@@ -105,4 +107,4 @@ pub fn states(
 }
 
 /// Tokens that are computed together by default.
-const BATCH: u64 = 128;
+pub(super) const BATCH: u64 = 128;

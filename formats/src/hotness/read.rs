@@ -61,6 +61,13 @@ impl Reading {
     }
 }
 
+impl From<Hotness> for Reading {
+    /// Counts that are no file's.
+    fn from(hotness: Hotness) -> Self {
+        Self { hotness, format: Format::Json, files: vec!["token counts".into()], notes: Vec::new() }
+    }
+}
+
 /// Reads `paths`, all of one format, and sums them: SGLang writes a file for each rank, and what was recorded in
 /// several runs counts together.
 ///

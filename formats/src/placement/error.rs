@@ -145,9 +145,8 @@ fn named(layer: &Option<u32>) -> String {
     layer.map_or("no layer more".into(), |n| format!("layer {n}"))
 }
 
-/// Whole MiB, rounded up: what is asked for must do.
 fn mib(bytes: u64) -> String {
-    format!("{} MiB", bytes.div_ceil(1 << 20))
+    format!("{} MiB", crate::size::mib(bytes))
 }
 
 fn short_text(card: Option<usize>, needs: u64, has: u64, short: u64, enough: &[u64]) -> String {

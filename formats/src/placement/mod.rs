@@ -5,14 +5,19 @@
 //! lies here and not among the packers because the runtime places too.
 //!
 //! ```text
-//! parse_cards("24GiB,16GiB")  →  usable bytes by card (the caller: budget less what else lies there)
-//!   → place(Request)          →  Placement, checked
+//! parse_cards("24GiB,16GiB")  →  budgets by card
+//!   → Demand::fit()           →  the card of every tensor, layer and expert, within its budget
+//!       → place(Request)      →  Placement of the experts, checked
+//!   → Demand::enough()        →  where it does not fit, budgets that would do
 //!   → report(..)              →  loads, shares, bytes, copies
 //! ```
 
 mod balanced;
 mod check;
+mod copies;
+mod enough;
 mod error;
+mod fit;
 mod load;
 mod packing;
 mod paired;
@@ -20,12 +25,17 @@ mod quota;
 mod replicate;
 mod report;
 mod runs;
+mod shortage;
 mod spec;
 mod strategy;
 
+pub use copies::{CopyLimit, ExtraCopies, extra_copies};
+pub use enough::{Enough, longest_context};
 pub use error::PlacementError;
+pub use fit::{Demand, Fit, Held, Misfit, Resident};
 pub use report::{Copied, LayerReport, Report, report};
 pub use runs::layer_runs;
+pub use shortage::{CardNeed, CardShortage};
 pub use spec::{CardSpec, CardsError, cards_text, parse_cards};
 pub use strategy::{ChoiceError, Fill, Strategy};
 

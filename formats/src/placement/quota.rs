@@ -302,18 +302,16 @@ mod tests {
         };
         assert_eq!((needs, has, short), (200 * mib, 150 * mib + 5, 50 * mib));
         assert_eq!(of(&model, enough, Fill::Share).map(|q| q.len()), Ok(2));
-        let said =
-            "all cards together: 200 MiB to hold, 151 MiB usable, 50 MiB short; with 66 MiB, 134 MiB usable";
+        let said = "all cards together: 200.0 MiB to hold, 150.1 MiB usable, 50.0 MiB short; with 66.0 MiB, 134.0 MiB usable";
         assert_eq!(error.to_string(), format!("{said} it would fit"));
 
         let error = of(&model, &[120 * mib, 70 * mib], Fill::First).unwrap_err();
-        let said =
-            "card 1: 80 MiB to hold, 70 MiB usable, 10 MiB short; with 120 MiB, 80 MiB usable it would fit";
+        let said = "card 1: 80.0 MiB to hold, 70.0 MiB usable, 10.0 MiB short; with 120.0 MiB, 80.0 MiB usable it would fit";
         assert_eq!(error.to_string(), said);
         assert!(of(&model, &[120 * mib, 80 * mib], Fill::First).is_ok());
 
         let error = of(&model, &[199 * mib], Fill::Share).unwrap_err();
-        let said = "card 0: 200 MiB to hold, 199 MiB usable, 1 MiB short; with 200 MiB usable on each card it would fit";
+        let said = "card 0: 200.0 MiB to hold, 199.0 MiB usable, 1.0 MiB short; with 200.0 MiB usable on each card it would fit";
         assert_eq!(error.to_string(), said);
     }
 

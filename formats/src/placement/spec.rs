@@ -12,7 +12,7 @@ pub struct CardSpec {
     pub bytes: Option<u64>,
 }
 
-/// Why a text names no cards.
+/// Why a text names no cards, in lines that follow a list of cards on a line of its own.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CardsError {
     /// None, or too many.
@@ -22,7 +22,7 @@ pub enum CardsError {
         found: String,
     },
     /// An element that is no card.
-    #[error("card {card}: {found:?}, expected {EXPECTED}")]
+    #[error("card {card}: {found:?}\n  expected {EXPECTED}")]
     Card {
         /// Card, from 0.
         card: usize,
@@ -30,7 +30,7 @@ pub enum CardsError {
         found: String,
     },
     /// A number of bytes without a unit that is known.
-    #[error("card {card}: unit {found:?}, expected one of B, kB, MB, GB, KiB, MiB, GiB, TiB, as in 24GiB")]
+    #[error("card {card}: unit {found:?}\n  expected one of B, kB, MB, GB, KiB, MiB, GiB, TiB, as in 24GiB")]
     Unit {
         /// Card, from 0.
         card: usize,
@@ -190,9 +190,9 @@ mod tests {
     #[test]
     fn what_is_no_card_is_named() {
         for (text, said) in [
-            ("", "card 0: \"\", expected a budget"),
+            ("", "card 0: \"\"\n  expected a budget"),
             ("24GiB,", "card 1: \"\""),
-            ("24GiB,16", "card 1: unit \"\", expected one of B, kB"),
+            ("24GiB,16", "card 1: unit \"\"\n  expected one of B, kB"),
             ("24Gib", "card 0: unit \"Gib\""),
             ("24G", "unit \"G\""),
             ("-1GiB", "card 0: \"-1GiB\""),
@@ -201,7 +201,7 @@ mod tests {
             ("1.2.3GiB", "\"1.2.3GiB\""),
             ("1e3GiB", "unit \"e3GiB\""),
             ("cpu:", "card 0: \"\""),
-            ("cuda:24GiB", "\"cuda:24GiB\", expected a budget as in 24GiB"),
+            ("cuda:24GiB", "\"cuda:24GiB\"\n  expected a budget as in 24GiB"),
             ("0GiB", "0GiB is no byte"),
             ("0.1B", "0.1B is no byte"),
             ("16777216TiB", "more bytes than 64 bits count"),
@@ -209,6 +209,7 @@ mod tests {
         ] {
             let error = parse_cards(text).unwrap_err().to_string();
             assert!(error.contains(said), "{text}: {error}");
+            assert!(error.lines().all(|line| line.len() <= 80), "{error}");
         }
     }
 

@@ -29,7 +29,7 @@ pub enum Fill {
 
 /// A word that names nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} {found:?}: expected {known}")]
+#[error("{what} {found:?}\n  expected {known}")]
 pub struct ChoiceError {
     /// What was to be chosen.
     pub what: &'static str,
@@ -49,7 +49,7 @@ impl FromStr for Strategy {
     type Err = ChoiceError;
 
     fn from_str(text: &str) -> Result<Self, ChoiceError> {
-        let known = "paired, layers, balanced or replicate:N with N extra copies in each layer, from 1";
+        let known = "paired, layers, balanced or replicate:N, N copies more in a layer";
         let copies = |n: &str| n.bytes().all(|b| b.is_ascii_digit()).then(|| n.parse().ok()).flatten();
         match (text, text.strip_prefix("replicate:")) {
             ("paired", _) => Some(Self::Paired),
@@ -118,6 +118,6 @@ mod tests {
             assert!(error.contains(&format!("{text:?}")) && error.contains("replicate:N"), "{error}");
         }
         let error = "last".parse::<Fill>().unwrap_err().to_string();
-        assert_eq!(error, "fill \"last\": expected share or first");
+        assert_eq!(error, "fill \"last\"\n  expected share or first");
     }
 }

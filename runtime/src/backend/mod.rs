@@ -10,7 +10,7 @@ mod host;
 
 use crate::exchange::{Delays, Patience};
 use crate::load::{Lift, Places, Verify, Weights};
-use crate::model::program::{self, ExpertCheck, Program, Step, StepKind};
+use crate::model::program::{self, ExpertCheck, Kept, Program, Step, StepKind};
 use crate::{Result, RuntimeError};
 use gantry_formats::layout::Layout;
 use std::any::Any;
@@ -82,8 +82,8 @@ pub trait Backend: Send + Sync {
     }
     /// Whether there is a kernel.
     fn takes(&self, step: StepKind, layout: Layout) -> bool;
-    /// Bytes of what a sequence keeps: those that each position takes, and those it takes whatever its length.
-    fn kept_bytes(&self, program: &Program, settings: &Settings) -> KeptBytes;
+    /// Bytes of something that a sequence keeps.
+    fn kept_bytes(&self, kept: &Kept, settings: &Settings) -> KeptBytes;
     /// Bytes of working memory of a session.
     fn scratch_bytes(&self, program: &Program, settings: &Settings) -> u64;
     /// Bytes that a session takes on each of some cards beside [`scratch_bytes`](Self::scratch_bytes), which counts for the
@@ -119,9 +119,11 @@ pub trait Backend: Send + Sync {
 /// What a sequence keeps, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptBytes {
-    /// For each position of the context.
+    /// With the whole context.
+    pub whole: u64,
+    /// With a shorter one at most: for each of its positions.
     pub position: u64,
-    /// Beside that.
+    /// And beside that.
     pub fixed: u64,
 }
 

@@ -3,7 +3,7 @@
 use super::device_name::DeviceName;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use gantry_formats::placement::{CardSpec, CardsError, Fill, Strategy, parse_cards};
+use gantry_formats::placement::{CardSpec, Fill, Strategy, parse_cards};
 use gantry_runtime::exchange::Patience;
 use gantry_runtime::model::program::ExpertCheck;
 use gantry_runtime::sample::SamplerOptions;
@@ -369,8 +369,9 @@ fn seconds(text: &str) -> Result<f64, String> {
 #[derive(Clone, Debug)]
 pub(crate) struct Cards(pub(crate) Vec<CardSpec>);
 
-fn cards(text: &str) -> Result<Cards, CardsError> {
-    parse_cards(text).map(Cards)
+fn cards(text: &str) -> Result<Cards, String> {
+    // What is said before it may be long.
+    parse_cards(text).map(Cards).map_err(|error| format!("\n  {error}"))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

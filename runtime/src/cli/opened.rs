@@ -5,12 +5,12 @@ use super::device_name::DeviceName;
 use super::failure::Refusal;
 use anyhow::Context;
 use gantry_formats::exit::Exit;
-use gantry_formats::hotness::{self, Hotness, RoutedModel};
+use gantry_formats::hotness;
 use gantry_runtime::text::{ChatTemplate, TextError, Tokenizer};
 use gantry_runtime::{Container, Device, Model, ModelOptions, Speculation, model, vocab};
 use std::io::Read;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Opens a container and tells what is odd about it.
 pub(crate) fn container(path: &Path) -> anyhow::Result<Container> {
@@ -38,7 +38,10 @@ pub(crate) fn load_with(
         DeviceName::Cuda(cards) => Device::cuda(cards, load.threads)?,
     };
     let window = spec.map_or(0, |n| Speculation::window(n.get()));
-    let hotness = hotness(container, &load.hotness)?;
+    let hotness = match load.hotness.as_slice() {
+        [] => None,
+        files => Some(hotness::read(files)?),
+    };
     let options = ModelOptions { window, record_routing, hotness, ..load.options() };
     let model = Model::load(container, &device, &options)?;
     eprintln!("load:   {}", model.load_report());
@@ -55,18 +58,6 @@ pub(crate) fn load_with(
         );
     }
     Ok(model)
-}
-
-/// The counts in `files`, compared with the model; tells what is odd about them.
-fn hotness(container: &Container, files: &[PathBuf]) -> anyhow::Result<Option<Hotness>> {
-    if files.is_empty() {
-        return Ok(None);
-    }
-    let (hotness, warnings) = hotness::read(files)?.fit(&RoutedModel::of_container(container)?)?;
-    for warning in warnings {
-        eprintln!("note: {warning}");
-    }
-    Ok(Some(hotness))
 }
 
 /// What to say where the context is full.

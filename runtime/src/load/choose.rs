@@ -1,12 +1,13 @@
 //! Whether a container stays as it was packed or goes to other cards, and whether these have room for it.
 
 use super::Places;
-use super::anew::{Anew, Refused};
-use crate::memory::{CardNeed, CardShortage, Need};
+use super::anew::Anew;
+use crate::backend::KeptBytes;
+use crate::memory::{CardShortage, Need};
 use crate::{Container, Result, RuntimeError};
 use gantry_formats::container::{HotnessSummary, PlacementSection};
-use gantry_formats::hotness::{Format, Hotness, Reading, RoutedModel};
-use gantry_formats::placement::{CardSpec, Fill, Strategy};
+use gantry_formats::hotness::{Hotness, Reading, RoutedModel};
+use gantry_formats::placement::{CardSpec, Fill, Misfit, Strategy, longest_context};
 use gantry_formats::size;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,7 @@ pub(crate) struct Wish<'a> {
     pub(crate) cards: Option<&'a [CardSpec]>,
     pub(crate) strategy: Option<Strategy>,
     pub(crate) fill: Option<Fill>,
-    pub(crate) hotness: Option<&'a Hotness>,
+    pub(crate) hotness: Option<&'a Reading>,
 }
 
 /// What lies on cards beside what is loaded.
@@ -24,45 +25,35 @@ pub(crate) struct Wish<'a> {
 pub(crate) struct Beside {
     /// Positions of a sequence.
     pub(crate) context: usize,
-    /// Bytes of keys and values for each.
-    pub(crate) position: u64,
-    /// Bytes of working memory and of states that do not grow, on the first card.
+    /// What a sequence keeps, by layer.
+    pub(crate) kept: BTreeMap<u32, KeptBytes>,
+    /// Bytes of working memory on the first card.
     pub(crate) scratch: u64,
     /// Bytes on each card for its steps and for what cards give each other; empty for one card.
     pub(crate) exchange: Vec<u64>,
-    /// By layer, its weight in the cache.
-    pub(crate) by_layer: Vec<u64>,
     /// Tensors of the manifest that stay in their file.
     pub(crate) left: BTreeSet<usize>,
 }
 
 impl Beside {
-    /// Bytes of keys and values.
-    pub(super) fn cache(&self, context: usize) -> u64 {
-        self.position.saturating_mul(context as u64)
-    }
-
-    /// What `card` takes for what cards give each other.
-    pub(super) fn exchange(&self, card: usize) -> u64 {
-        self.exchange.get(card).copied().unwrap_or(0)
-    }
-
-    /// The part of each of `layers` in the cache: together all of it.
-    pub(super) fn cache_by_layer(&self, context: usize, layers: impl Iterator<Item = u32>) -> Vec<u64> {
-        let weights = layers.map(|l| self.by_layer.get(l as usize).copied().unwrap_or(0));
-        let mut weights: Vec<u128> = weights.map(u128::from).collect();
-        if weights.iter().all(|w| *w == 0) {
-            weights.fill(1);
-        }
-        let cache = u128::from(self.cache(context));
-        let all = weights.iter().sum::<u128>().max(1);
-        let mut before = 0u128;
-        let share = |weight: u128| {
-            let [from, to] = [before, before + weight].map(|n| cache.saturating_mul(n) / all);
-            before += weight;
-            (to - from) as u64
+    /// Bytes that a sequence of `context` positions keeps, by layer.
+    pub(super) fn states(&self, context: usize) -> BTreeMap<u32, u64> {
+        let bytes = |kept: &KeptBytes| match context == self.context {
+            true => kept.whole,
+            false => kept.position.saturating_mul(context as u64).saturating_add(kept.fixed),
         };
-        weights.into_iter().map(share).collect()
+        self.kept.iter().map(|(layer, kept)| (*layer, bytes(kept))).collect()
+    }
+
+    /// Bytes that each position takes in all layers.
+    pub(crate) fn position(&self) -> u64 {
+        self.kept.values().map(|kept| kept.position).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes of working memory on `card`.
+    pub(super) fn scratch(&self, card: usize) -> u64 {
+        let own = self.exchange.get(card).copied().unwrap_or(0);
+        if card == 0 { own.saturating_add(self.scratch) } else { own }
     }
 }
 
@@ -85,8 +76,10 @@ pub(crate) fn trial(container: &Container, wish: Wish<'_>, beside: &Beside) -> R
         return Ok(Some(packed).filter(|_| cards > 1));
     }
     let specs = vec![CardSpec { host: false, bytes: None }; cards];
-    let anew = Anew::new(container, &specs, (how(container, wish, cards)?, None), beside);
-    anew.places(0).map(Some).map_err(|refused| explain(&anew, refused, beside, "card"))
+    // Without a limit the first card would be filled with all experts.
+    let how = (how(container, wish, cards)?.0, Fill::Share);
+    let anew = Anew::new(container, &specs, (how, None), beside);
+    anew.places(0).map(Some).map_err(|misfit| explain(&anew, misfit, beside, "card "))
 }
 
 /// The places that `wish` leads to, on cards called `family:N`.
@@ -96,13 +89,19 @@ pub(crate) fn trial(container: &Container, wish: Wish<'_>, beside: &Beside) -> R
 /// [`RuntimeError::Hotness`] for what cannot be.
 pub(crate) fn choose(container: &Container, wish: Wish<'_>, beside: &Beside, family: &str) -> Result<Chosen> {
     let mut packed = Places::as_packed(container);
-    let as_packed = |places| Ok(Chosen { places, notes: Vec::new() });
+    let as_packed = |places, notes| Ok(Chosen { places, notes });
     if wish.cards.is_none() && wish.strategy.is_none() && wish.fill.is_none() && wish.hotness.is_none() {
-        return as_packed(packed);
+        return as_packed(packed, Vec::new());
     }
     let any = || vec![CardSpec { host: false, bytes: None }; packed.cards.len()];
     let specs = wish.cards.map_or_else(any, <[CardSpec]>::to_vec);
-    let hotness = wish.hotness.map(|hotness| fitted(container, hotness)).transpose()?;
+    let (hotness, odd) = match wish.hotness {
+        Some(reading) => {
+            let (hotness, odd) = reading.clone().fit(&RoutedModel::of_container(container)?)?;
+            (Some(hotness), odd)
+        }
+        None => (None, Vec::new()),
+    };
     let how = how(container, wish, specs.len())?;
     let same_cards = specs.len() == packed.cards.len();
     if same_cards {
@@ -115,13 +114,14 @@ pub(crate) fn choose(container: &Container, wish: Wish<'_>, beside: &Beside, fam
     let asked = other_rule || other_fill || hotness.as_ref().is_some_and(|h| !is_packed_by(container, h));
     let one = specs.len() == 1;
     if stays && (one || !asked) {
-        return as_packed(packed);
+        return as_packed(packed, odd);
     }
     let anew = Anew::new(container, &specs, (how, hotness.as_ref()), beside);
-    let places = anew.places(beside.context).map_err(|refused| explain(&anew, refused, beside, family))?;
+    let called = format!("{family}:");
+    let places = anew.places(beside.context).map_err(|misfit| explain(&anew, misfit, beside, &called))?;
     let cards = |places: &Places| places.tensors.iter().map(|t| t.card).collect::<Vec<_>>();
     if stays && cards(&places) == cards(&packed) && places.holders() == packed.holders() {
-        return as_packed(packed);
+        return as_packed(packed, odd);
     }
     if !fits(container, &places, beside) {
         let what = format!("placed as {}, the cards hold more than was reckoned with", how.0);
@@ -141,7 +141,8 @@ pub(crate) fn choose(container: &Container, wish: Wish<'_>, beside: &Beside, fam
         (strategy, Fill::First) if strategy != Strategy::Layers => format!(" ({strategy}, fill first)"),
         (strategy, _) => format!(" ({strategy})"),
     };
-    let mut notes = vec![format!("packed for {from}; placed on {to} while loading{by}")];
+    let mut notes = odd;
+    notes.push(format!("packed for {from}; placed on {to} while loading{by}"));
     let measured = section(container).is_some_and(|s| s.hotness.is_some());
     if measured && hotness.is_none() && !one && how.0 != Strategy::Layers {
         notes.push("packed by token counts, which a container does not hold; give --hotness".into());
@@ -161,10 +162,13 @@ impl Places {
         strategy: Strategy,
         hotness: Option<&Hotness>,
     ) -> Result<Self> {
-        let hotness = hotness.map(|hotness| fitted(container, hotness)).transpose()?;
+        let fitted = |hotness: &Hotness| -> Result<Hotness> {
+            Ok(Reading::from(hotness.clone()).fit(&RoutedModel::of_container(container)?)?.0)
+        };
+        let hotness = hotness.map(fitted).transpose()?;
         let beside = Beside::default();
         let anew = Anew::new(container, cards, ((strategy, Fill::Share), hotness.as_ref()), &beside);
-        anew.places(0).map_err(|refused| explain(&anew, refused, &beside, "card"))
+        anew.places(0).map_err(|misfit| explain(&anew, misfit, &beside, "card "))
     }
 }
 
@@ -187,37 +191,19 @@ pub(crate) fn needs(container: &Container, places: &Places, beside: &Beside) -> 
             layers.entry(layer).or_insert(place.card);
         }
     }
-    let parts = beside.cache_by_layer(beside.context, layers.keys().copied());
-    for (card, part) in layers.values().zip(parts) {
-        if let Some(need) = needs.get_mut(*card) {
-            need.cache = need.cache.saturating_add(part);
+    for (layer, bytes) in beside.states(beside.context) {
+        // What is kept of a layer without tensors lies on the first card.
+        if let Some(need) = needs.get_mut(layers.get(&layer).copied().unwrap_or(0)) {
+            need.cache = need.cache.saturating_add(bytes);
         }
     }
-    needs.iter_mut().enumerate().for_each(|(card, need)| need.scratch = beside.exchange(card));
-    if let Some(first) = needs.first_mut() {
-        first.scratch = first.scratch.saturating_add(beside.scratch);
-        if layers.is_empty() {
-            first.cache = beside.cache(beside.context);
-        }
-    }
+    needs.iter_mut().enumerate().for_each(|(card, need)| need.scratch = beside.scratch(card));
     needs
 }
 
 fn fits(container: &Container, places: &Places, beside: &Beside) -> bool {
     let needs = needs(container, places, beside);
     needs.iter().zip(&places.cards).all(|(need, card)| card.spec.bytes.is_none_or(|b| need.total() <= b))
-}
-
-/// The counts of this container's model.
-fn fitted(container: &Container, hotness: &Hotness) -> Result<Hotness> {
-    let model = RoutedModel::of_container(container)?;
-    let reading = Reading {
-        hotness: hotness.clone(),
-        format: Format::Json,
-        files: vec!["token counts".into()],
-        notes: Vec::new(),
-    };
-    Ok(reading.fit(&model)?.0)
 }
 
 /// What a container says of its placement; one on a single card says nothing of how others would share.
@@ -233,9 +219,9 @@ fn how(container: &Container, wish: Wish<'_>, cards: usize) -> Result<(Strategy,
     match wish.strategy.or(section.and_then(|s| s.strategy.parse().ok())) {
         None if has_experts && cards > 1 => Ok((Strategy::Paired, fill)),
         None => Ok((Strategy::Layers, fill)),
-        Some(other) if other != Strategy::Layers && !has_experts => Err(RuntimeError::Setting(format!(
-            "placement {other}: this model has no experts, so that its cards take whole layers; give layers"
-        ))),
+        Some(other) if other != Strategy::Layers && !has_experts => {
+            Err(RuntimeError::Setting(format!("placement {other}: this model has no experts; give layers")))
+        }
         Some(strategy) => Ok((strategy, fill)),
     }
 }
@@ -261,43 +247,19 @@ fn is_packed_by(container: &Container, hotness: &Hotness) -> bool {
     packed.is_some_and(|packed| packed.blake3 == HotnessSummary::of(hotness).blake3)
 }
 
-/// Why it does not fit, and what would.
-fn explain(anew: &Anew<'_>, refused: Refused, beside: &Beside, family: &str) -> RuntimeError {
-    let specs = anew.specs();
-    let enough = match refused {
-        Refused::Never(error) => return error.into(),
-        Refused::Short(enough) => enough,
-    };
-    let whole_layers = anew.whole_layers();
-    let need = |(card, (spec, weights)): (usize, (&CardSpec, u64))| {
-        let first = card == 0;
-        let cache = if first && !whole_layers { beside.cache(beside.context) } else { 0 };
-        let scratch = beside.exchange(card).saturating_add(if first { beside.scratch } else { 0 });
-        CardNeed { budget: spec.bytes, need: Need { weights, cache, scratch } }
-    };
-    let cards = specs.iter().zip(anew.settled()).enumerate().map(need).collect();
-    let movable = anew.movable().saturating_add(if whole_layers { beside.cache(beside.context) } else { 0 });
-    let limited = |(spec, enough): (&CardSpec, u64)| CardSpec { bytes: spec.bytes.map(|_| enough), ..*spec };
-    RuntimeError::Cards(Box::new(CardShortage {
-        family: family.into(),
-        cards,
-        whole_layers,
-        movable,
-        context: beside.context,
-        fitting_context: fitting_context(anew, beside),
-        fitting_cards: specs.iter().zip(enough).map(limited).collect(),
-    }))
-}
-
-/// The longest context that fits; 0 where none does.
-fn fitting_context(anew: &Anew<'_>, beside: &Beside) -> usize {
-    let (mut fits, mut not) = (0, beside.context);
-    if beside.position == 0 {
-        return 0;
+/// Why it does not fit, and what would, on cards whose number follows `called`.
+fn explain(anew: &Anew<'_>, misfit: Misfit, beside: &Beside, called: &str) -> RuntimeError {
+    if let Misfit::Never(error) = misfit {
+        return error.into();
     }
-    while not - fits > 1 {
-        let middle = fits + (not - fits) / 2;
-        if anew.places(middle).is_ok() { fits = middle } else { not = middle }
+    let context = beside.context as u64;
+    let fits = |context: u64| anew.ask(context as usize, |demand| demand.fit().is_ok());
+    let shorter = Some(context).filter(|_| beside.position() > 0);
+    let fitting = shorter.and_then(|context| longest_context(1, context, fits));
+    let shortage =
+        anew.ask(beside.context, |demand| CardShortage::of(&demand, called, Some(context), fitting));
+    match shortage {
+        Ok(shortage) => RuntimeError::Cards(Box::new(shortage)),
+        Err(error) => error.into(),
     }
-    fits
 }

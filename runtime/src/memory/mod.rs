@@ -1,9 +1,8 @@
 //! What a model needs, predicted from the index, against what this machine has, before a weight is read.
 
-mod cards;
+pub use gantry_formats::placement::{CardNeed, CardShortage};
 
-pub use cards::{CardNeed, CardShortage};
-
+use gantry_formats::size::mib;
 use std::fmt;
 
 /// Bytes that a model takes on one card.
@@ -11,7 +10,7 @@ use std::fmt;
 pub struct Need {
     /// What is loaded into its arena.
     pub weights: u64,
-    /// Keys and values for the whole context.
+    /// Keys, values and other states of a sequence of the whole context.
     pub cache: u64,
     /// Working memory of a batch.
     pub scratch: u64,
@@ -102,10 +101,6 @@ impl fmt::Display for Shortage {
     }
 }
 
-fn mib(bytes: u64) -> String {
-    format!("{:.1}", bytes as f64 / (1 << 20) as f64)
-}
-
 /// Compares needs by card, all in the memory of this machine, with what is free. `cache_per_position` says how
 /// much a shorter context saves.
 pub fn check(
@@ -118,8 +113,7 @@ pub fn check(
     if total <= free.bytes {
         return Ok(());
     }
-    let cache: u64 = need.iter().map(|n| n.cache).sum();
-    let rest = total - cache;
+    let rest = total.saturating_sub(cache_per_position.saturating_mul(context as u64));
     let fitting = match cache_per_position {
         0 => 0,
         per => free.bytes.saturating_sub(rest) / per,

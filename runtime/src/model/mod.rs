@@ -18,10 +18,10 @@ use gantry_formats::arch::{self, Architecture, Hparams, HparamsError, Resolved};
 use gantry_formats::container::{Model as Packed, StoredTensor};
 use gantry_formats::gguf::Header;
 use gantry_formats::hash::Digest;
-use gantry_formats::hotness::Hotness;
+use gantry_formats::hotness::Reading;
 use gantry_formats::placement::{CardSpec, Fill, Strategy};
 use program::{ExpertCheck, Matrix, Program, StepKind};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// Context that is used where neither the caller nor the model asks for less.
@@ -68,8 +68,8 @@ pub struct ModelOptions {
     pub placement: Option<Strategy>,
     /// How many experts a card gets; `None`: as they were packed for several cards, else [`Fill::Share`].
     pub fill: Option<Fill>,
-    /// What experts are spread by: token counts of this model.
-    pub hotness: Option<Hotness>,
+    /// What experts are spread by: token counts of this model, as they were read.
+    pub hotness: Option<Reading>,
 }
 
 impl Default for ModelOptions {
@@ -140,7 +140,7 @@ impl Model {
             )));
         }
 
-        let mut beside = beside(container, &resolved, &program, device, &settings);
+        let mut beside = beside(container, &program, device, &settings);
         let wish = Wish {
             cards: options.cards.as_deref(),
             strategy: options.placement,
@@ -165,7 +165,7 @@ impl Model {
         match device.backend().free()? {
             None => {
                 let free = memory::free(options.memory_limit);
-                memory::check(&need, free, settings.context, beside.position)
+                memory::check(&need, free, settings.context, beside.position())
                     .map_err(RuntimeError::Memory)?;
             }
             Some(cards) => {
@@ -175,7 +175,7 @@ impl Model {
                         bytes: user.unwrap_or(bytes),
                         limit: if user.is_some() { Limit::User } else { Limit::Card },
                     };
-                    memory::check(std::slice::from_ref(need), free, settings.context, beside.position)
+                    memory::check(std::slice::from_ref(need), free, settings.context, beside.position())
                         .map_err(RuntimeError::Memory)?;
                 }
             }
@@ -456,28 +456,26 @@ fn left(program: &Program) -> Vec<Left> {
 }
 
 /// What lies on cards beside what is loaded, of a program at the places that its container was packed with.
-fn beside(
-    container: &Container,
-    resolved: &Resolved,
-    program: &Program,
-    device: &Device,
-    settings: &Settings,
-) -> Beside {
-    let KeptBytes { position, fixed } = device.backend().kept_bytes(program, settings);
-    let scratch = device.backend().scratch_bytes(program, settings).saturating_add(fixed);
+fn beside(container: &Container, program: &Program, device: &Device, settings: &Settings) -> Beside {
     let manifest = container.manifest();
     let holds = |t: &StoredTensor, left: &Left| {
         let end = t.offset.saturating_add(t.bytes);
         t.card as usize == left.card && t.offset <= left.range.start && left.range.end <= end
     };
     let tensor = |left: &Left| manifest.tensors.iter().position(|t| holds(t, left));
-    let states = resolved.states(settings.context as u64);
+    let mut kept: BTreeMap<u32, KeptBytes> = BTreeMap::new();
+    for (own, layer) in program.kept.iter().zip(program.kept_layers()) {
+        let bytes = device.backend().kept_bytes(own, settings);
+        let sum = kept.entry(layer).or_default();
+        sum.whole = sum.whole.saturating_add(bytes.whole);
+        sum.position = sum.position.saturating_add(bytes.position);
+        sum.fixed = sum.fixed.saturating_add(bytes.fixed);
+    }
     Beside {
         context: settings.context,
-        position,
-        scratch,
+        kept,
+        scratch: device.backend().scratch_bytes(program, settings),
         exchange: Vec::new(),
-        by_layer: states.iter().map(|s| s.map_or(0, |s| s.bytes(4))).collect(),
         left: left(program).iter().filter_map(tensor).collect(),
     }
 }

@@ -1,5 +1,5 @@
 //! Small models through the library and through `gantry-run`: drafts, taking back, going together, sessions in files,
-//! counts of experts, rotated experts.
+//! counts of experts, rotated experts, memory.
 
 mod cards;
 mod counts;
@@ -10,5 +10,6 @@ mod placed;
 mod rewind;
 mod rotated;
 mod saved;
+mod scratch;
 mod together;
 mod typed;

@@ -164,7 +164,7 @@ fn cards_that_are_too_small_or_no_cards_are_refused() {
     let (text, code) = said(&made, &["--cards", "1MiB,1MiB"]);
     assert_eq!(code, Some(6), "{text}");
     let lines: Vec<&str> = text.lines().collect();
-    assert!(text.contains("short MiB") && text.contains(" would fit"), "{text}");
+    assert!(text.contains("  short") && text.contains(" would fit"), "{text}");
     assert!(lines.iter().all(|line| line.chars().count() <= 80), "{text}");
     let fit = lines.iter().find_map(|l| l.trim().strip_prefix("--cards ")?.strip_suffix(" would fit"));
     let (text, code) = said(&made, &["--cards", fit.expect("cards that fit")]);

@@ -2,25 +2,24 @@
 
 use super::buffers::Buffers;
 use super::links::Sizes;
-use super::sequence::kept_bytes;
+use super::sequence::{kept_bytes, positions};
 use super::{HEAD_ROWS, KeptBytes, Program, Settings, Step};
 use crate::model::program::{Buffer, BufferId, CardPrograms, Columns, Kept};
 use gantry_kernels::cpu::attention_scores;
 use std::collections::BTreeSet;
 
-/// Bytes of what a sequence keeps.
-pub(super) fn kept(program: &Program, settings: &Settings) -> KeptBytes {
-    let mut sum = KeptBytes::default();
-    for kept in &program.kept {
-        let bytes = kept_bytes(kept, settings) as u64;
-        match kept {
-            Kept::Cache(shape) if shape.window.is_none() => {
-                sum.position = sum.position.saturating_add(bytes.div_ceil(settings.context as u64))
-            }
-            _ => sum.fixed = sum.fixed.saturating_add(bytes),
+/// Bytes of something that a sequence keeps.
+pub(super) fn kept(kept: &Kept, settings: &Settings) -> KeptBytes {
+    let whole = kept_bytes(kept, settings) as u64;
+    match *kept {
+        Kept::Cache(shape) if shape.window.is_none() => {
+            let (row, ratio) = (whole / positions(shape, settings) as u64, shape.ratio as u64);
+            // An entry stands for several positions, and there is room for one at least.
+            let fixed = if ratio > 1 { row } else { 0 };
+            KeptBytes { whole, position: row.div_ceil(ratio), fixed }
         }
+        _ => KeptBytes { whole, position: 0, fixed: whole },
     }
-    sum
 }
 
 /// Bytes that each card takes of a session's working memory beside what [`scratch`] counts for the first: the buffers

@@ -17,7 +17,7 @@ mod workspace;
 
 use super::{Backend, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace, host};
 use crate::load::Weights;
-use crate::model::program::{CardPrograms, ExpertCheck, Matrix, Program, Step, StepKind, VectorId};
+use crate::model::program::{CardPrograms, ExpertCheck, Kept, Matrix, Program, Step, StepKind, VectorId};
 use crate::{Result, RuntimeError};
 use cards::Cards;
 use gantry_formats::block::GgmlType;
@@ -77,8 +77,8 @@ impl Backend for Cpu {
         true
     }
 
-    fn kept_bytes(&self, program: &Program, settings: &Settings) -> KeptBytes {
-        memory::kept(program, settings)
+    fn kept_bytes(&self, kept: &Kept, settings: &Settings) -> KeptBytes {
+        memory::kept(kept, settings)
     }
 
     fn scratch_bytes(&self, program: &Program, settings: &Settings) -> u64 {

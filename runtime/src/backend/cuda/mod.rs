@@ -24,7 +24,7 @@ pub use driver::{CardInfo, CudaError, DeviceMemory, cards};
 
 use super::{Backend, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace, cpu};
 use crate::load::{self, Lift, LoadOptions, LoadReport, Places, Verify, Weights};
-use crate::model::program::{Program, Step, StepKind};
+use crate::model::program::{Kept, Program, Step, StepKind};
 use crate::{Container, Result, RuntimeError};
 use driver::Context;
 use gantry_formats::layout::Layout;
@@ -78,8 +78,8 @@ impl Backend for Cuda {
         !matches!(step, Step::Send { .. } | Step::Receive { .. } | Step::Return { .. } | Step::Collect { .. })
     }
 
-    fn kept_bytes(&self, program: &Program, settings: &Settings) -> KeptBytes {
-        sequence::kept_bytes(program, settings)
+    fn kept_bytes(&self, kept: &Kept, settings: &Settings) -> KeptBytes {
+        sequence::kept_bytes(kept, settings)
     }
 
     fn scratch_bytes(&self, program: &Program, settings: &Settings) -> u64 {

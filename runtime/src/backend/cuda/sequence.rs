@@ -15,7 +15,6 @@ const ALIGN: u64 = 256;
 pub(super) struct Place {
     /// First byte in the sequence's memory.
     at: u64,
-    bytes: u64,
     /// Rows of a ring: position p is in row p modulo this. 0: a state.
     pub(super) capacity: usize,
     /// Positions before its own that a token needs.
@@ -73,26 +72,23 @@ fn places(kept: &[Kept], settings: &Settings) -> (Vec<Place>, u64) {
         };
         let at = next;
         next = next.saturating_add(bytes).saturating_add(ALIGN - 1) / ALIGN * ALIGN;
-        Place { at, bytes, capacity, reach, ratio }
+        Place { at, capacity, reach, ratio }
     };
     let places = kept.iter().map(place).collect();
     (places, next)
 }
 
-/// Bytes of what a sequence keeps: by position, and beside that.
-pub(super) fn kept_bytes(program: &Program, settings: &Settings) -> KeptBytes {
-    let (places, _) = places(&program.kept, settings);
-    let mut sum = KeptBytes::default();
-    for (kept, place) in program.kept.iter().zip(places) {
-        match kept {
-            Kept::Cache(shape) if shape.window.is_none() => {
-                let position = place.bytes.div_ceil(settings.context.max(1) as u64);
-                sum.position = sum.position.saturating_add(position);
-            }
-            _ => sum.fixed = sum.fixed.saturating_add(place.bytes.saturating_add(ALIGN)),
+/// Bytes of something that a sequence keeps.
+pub(super) fn kept_bytes(kept: &Kept, settings: &Settings) -> KeptBytes {
+    let (_, whole) = places(std::slice::from_ref(kept), settings);
+    match *kept {
+        Kept::Cache(shape) if shape.window.is_none() => {
+            let row = (shape.values() as u64).saturating_mul(element(shape, settings) as u64);
+            // An entry stands for several positions, there is room for one at least, and all begins aligned.
+            KeptBytes { whole, position: row.div_ceil(shape.ratio as u64), fixed: row.saturating_add(ALIGN) }
         }
+        _ => KeptBytes { whole, position: 0, fixed: whole },
     }
-    sum
 }
 
 impl CudaSequence {

@@ -3,6 +3,7 @@
 use super::{
     Buffer, BufferId, Columns, ExpertProduct, KeptId, Matrix, Pieces, Pool, Program, Step, VectorId,
 };
+use gantry_formats::role::Role;
 use std::ops::Range;
 
 /// The values of a token that a step reads or writes in a buffer.
@@ -37,6 +38,20 @@ impl Access {
                 (0..p.count).map(|i| start(i)..start(i) + p.len).collect()
             }
         }
+    }
+}
+
+impl Program {
+    /// The layer of each thing that a sequence keeps: that of the weights which the steps before it read.
+    pub fn kept_layers(&self) -> Vec<u32> {
+        let mut layers = vec![0; self.kept.len()];
+        let mut layer = 0;
+        for step in self.steps() {
+            let source = step.source(self).and_then(|matrix| Role::of(&matrix.name, 2).layer);
+            layer = source.unwrap_or(layer);
+            step.kept().into_iter().for_each(|id| layers[id.0] = layer);
+        }
+        layers
     }
 }
 
