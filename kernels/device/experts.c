@@ -6,6 +6,40 @@
 /* Experts of a member in gantry_experts_group: 1024 in all. */
 #define GROUP_EACH 4
 
+/* One pass over the pairs: counts[e] grows by those of expert first + e, whose places are, with `place`, the counts. */
+DEVICE void group_pass(uint place, GLOBAL const uint *ids, GLOBAL const uint *positions, GLOBAL const ulong *at,
+                       GLOBAL const uint *turns, GLOBAL uint *pairs, LOCAL uint *staged, uint all, uint used,
+                       uint experts, uint first, uint each, uint *counts) {
+    for (uint start = 0; start < all; start += GROUP_GROUP) {
+        const uint pair = start + LID;
+        uint id = NONE;
+        if (pair < all) {
+            id = ids ? ids[pair] : pair % used;
+            if (id >= experts || at[id] == ~(ulong)0) {
+                id = NONE;
+            } else if (turns && positions[pair / used] % turns[2 * id] != turns[2 * id + 1]) {
+                id = NONE;
+            }
+        }
+        staged[LID] = id;
+        BARRIER();
+        const uint some = all - start < GROUP_GROUP ? all - start : GROUP_GROUP;
+        for (uint i = 0; i < some; i++) {
+            const uint own = staged[i] - first;
+            if (staged[i] != NONE && own < each) {
+                UNROLL
+                for (uint e = 0; e < GROUP_EACH; e++) {
+                    if (own == e) {
+                        if (place) pairs[counts[e]] = start + i;
+                        counts[e]++;
+                    }
+                }
+            }
+        }
+        BARRIER();
+    }
+}
+
 /* Sorts pairs by expert, so that its weights are read once for up to 8 of them; `pair` = token * used + slot. Pairs
  * keep their order within an expert.
  *   ids        [n][used], or null: slot s has expert s
@@ -27,69 +61,39 @@ gantry_experts_group(GLOBAL const uint *RESTRICT ids, GLOBAL const uint *RESTRIC
     SHARED(uint, tile_sums, GROUP_GROUP);
     const uint each = (experts + GROUP_GROUP - 1) / GROUP_GROUP, first = LID * each, all = n * used;
     uint counts[GROUP_EACH] = {0, 0, 0, 0};
-    /* Twice over the pairs: to count, and to place. */
-    for (uint pass = 0; pass < 2; pass++) {
-        for (uint start = 0; start < all; start += GROUP_GROUP) {
-            const uint pair = start + LID;
-            uint id = NONE;
-            if (pair < all) {
-                id = ids ? ids[pair] : pair % used;
-                if (id >= experts || at[id] == ~(ulong)0) {
-                    id = NONE;
-                } else if (turns && positions[pair / used] % turns[2 * id] != turns[2 * id + 1]) {
-                    id = NONE;
-                }
-            }
-            staged[LID] = id;
-            BARRIER();
-            const uint some = all - start < GROUP_GROUP ? all - start : GROUP_GROUP;
-            for (uint i = 0; i < some; i++) {
-                const uint own = staged[i] - first;
-                if (staged[i] != NONE && own < each) {
-                    UNROLL
-                    for (uint e = 0; e < GROUP_EACH; e++) {
-                        if (own == e) {
-                            if (pass == 1) pairs[counts[e]] = start + i;
-                            counts[e]++;
-                        }
-                    }
-                }
-            }
-            BARRIER();
-        }
-        if (pass == 1) break;
-        /* Sums up to each member, inclusive. */
-        uint own_pairs = 0, own_tiles = 0;
-        UNROLL
-        for (uint e = 0; e < GROUP_EACH; e++) {
-            own_pairs += counts[e];
-            own_tiles += (counts[e] + PRODUCT_TOKENS - 1) / PRODUCT_TOKENS;
-        }
-        pair_sums[LID] = own_pairs;
-        tile_sums[LID] = own_tiles;
-        BARRIER();
-        for (uint step = 1; step < GROUP_GROUP; step *= 2) {
-            const uint more_pairs = LID >= step ? pair_sums[LID - step] : 0;
-            const uint more_tiles = LID >= step ? tile_sums[LID - step] : 0;
-            BARRIER();
-            pair_sums[LID] += more_pairs;
-            tile_sums[LID] += more_tiles;
-            BARRIER();
-        }
-        uint pair = pair_sums[LID] - own_pairs, tile = tile_sums[LID] - own_tiles;
-        UNROLL
-        for (uint e = 0; e < GROUP_EACH; e++) {
-            const uint count = counts[e];
-            counts[e] = pair;
-            for (uint i = 0; i < count; i += PRODUCT_TOKENS, tile++) {
-                tiles[3 * tile] = first + e;
-                tiles[3 * tile + 1] = pair + i;
-                tiles[3 * tile + 2] = count - i < PRODUCT_TOKENS ? count - i : PRODUCT_TOKENS;
-            }
-            pair += count;
-        }
-        for (uint i = tile_sums[GROUP_GROUP - 1] + LID; i < bound; i += GROUP_GROUP) tiles[3 * i + 2] = 0;
+    group_pass(0, ids, positions, at, turns, pairs, staged, all, used, experts, first, each, counts);
+    /* Sums up to each member, inclusive. */
+    uint own_pairs = 0, own_tiles = 0;
+    UNROLL
+    for (uint e = 0; e < GROUP_EACH; e++) {
+        own_pairs += counts[e];
+        own_tiles += (counts[e] + PRODUCT_TOKENS - 1) / PRODUCT_TOKENS;
     }
+    pair_sums[LID] = own_pairs;
+    tile_sums[LID] = own_tiles;
+    BARRIER();
+    for (uint step = 1; step < GROUP_GROUP; step *= 2) {
+        const uint more_pairs = LID >= step ? pair_sums[LID - step] : 0;
+        const uint more_tiles = LID >= step ? tile_sums[LID - step] : 0;
+        BARRIER();
+        pair_sums[LID] += more_pairs;
+        tile_sums[LID] += more_tiles;
+        BARRIER();
+    }
+    uint pair = pair_sums[LID] - own_pairs, tile = tile_sums[LID] - own_tiles;
+    UNROLL
+    for (uint e = 0; e < GROUP_EACH; e++) {
+        const uint count = counts[e];
+        counts[e] = pair;
+        for (uint i = 0; i < count; i += PRODUCT_TOKENS, tile++) {
+            tiles[3 * tile] = first + e;
+            tiles[3 * tile + 1] = pair + i;
+            tiles[3 * tile + 2] = count - i < PRODUCT_TOKENS ? count - i : PRODUCT_TOKENS;
+        }
+        pair += count;
+    }
+    for (uint i = tile_sums[GROUP_GROUP - 1] + LID; i < bound; i += GROUP_GROUP) tiles[3 * i + 2] = 0;
+    group_pass(1, ids, positions, at, turns, pairs, staged, all, used, experts, first, each, counts);
 }
 
 /* What a group of gantry_experts_* works on: `pairs` of one expert. */

@@ -4,8 +4,9 @@
  * buffers, 64-bit offsets. Every sum has one order, so that a launch repeats bit for bit. Indices of a grid are
  * x, y, z; a group has one dimension and the size that its kernel names.
  *
- * A kernel with barriers takes exactly the grid that it names, and nobody returns from it before the last of them: some
- * OpenCL compilers for processors make wrong code of that even where a whole group returns.
+ * A kernel with barriers takes exactly the grid that it names; nobody returns from it before the last of them, and none
+ * stands in a branch (loops that all members run alike are fine): some OpenCL compilers for processors make wrong code
+ * of either, even where the whole group goes one way.
  *
  * Where a kernel promises the bits of the CPU it uses ADD, SUB, MUL, DIV and SQRT: one IEEE operation each, never
  * contracted. Elsewhere MAD may be fused. Arguments come in this order: pointers, ulong, uint and int, float. A pointer
@@ -164,34 +165,29 @@ DEVICE float softplus(float x) {
     return (x > 0.0f ? x : 0.0f) + 2.0f * s * series;
 }
 
-/* The sum, and the largest, over a group of 256, for every member: index i joins i mod 16 ascending, then those 16
- * ascending. `room` holds 256 and is free again afterwards. */
+/* The sum, and the largest, over a group of 256, for every member: indices i and i + 128, then i and i + 64, .. i + 1.
+ * `room` holds 256 and is free again afterwards. (With 16 members that take 16 values each there
+ * would be fewer barriers, but PoCL 3.1 makes code of that which now and then is wrong.) */
 DEVICE float sum_of_256(LOCAL float *room, float x) {
     room[LID] = x;
     BARRIER();
-    if (LID < 16) {
-        float sum = room[LID];
-        for (uint i = 1; i < 16; i++) sum += room[LID + 16 * i];
-        room[LID] = sum;
+    for (uint step = 128; step > 0; step /= 2) {
+        if (LID < step) room[LID] += room[LID + step];
+        BARRIER();
     }
-    BARRIER();
-    float sum = room[0];
-    for (uint i = 1; i < 16; i++) sum += room[i];
+    const float sum = room[0];
     BARRIER();
     return sum;
 }
-/* A NaN is dropped. */
+/* A NaN counts as -infinity. */
 DEVICE float max_of_256(LOCAL float *room, float x) {
-    room[LID] = x;
+    room[LID] = x == x ? x : FROM_BITS(0xff800000u);
     BARRIER();
-    if (LID < 16) {
-        float most = room[LID];
-        for (uint i = 1; i < 16; i++) most = room[LID + 16 * i] > most ? room[LID + 16 * i] : most;
-        room[LID] = most;
+    for (uint step = 128; step > 0; step /= 2) {
+        if (LID < step && room[LID + step] > room[LID]) room[LID] = room[LID + step];
+        BARRIER();
     }
-    BARRIER();
-    float most = room[0];
-    for (uint i = 1; i < 16; i++) most = room[i] > most ? room[i] : most;
+    const float most = room[0];
     BARRIER();
     return most;
 }
