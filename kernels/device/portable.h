@@ -28,11 +28,18 @@ static_assert(sizeof(ulong) == 8, "offsets have 64 bits");
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define CONSTANT static __constant__ const
 #define KERNEL(size) extern "C" __global__ void __launch_bounds__(size)
-/* The same with registers for two groups on a multiprocessor. */
+/* The same with registers for two groups on a multiprocessor; and that before sm_100, where the compiler does not need
+ * more to do without spills. */
 #define KERNEL_OF_TWO(size) extern "C" __global__ void __launch_bounds__(size, 2)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 1000
+#define KERNEL_LARGE(size) KERNEL_OF_TWO(size)
+#else
+#define KERNEL_LARGE(size) KERNEL(size)
+#endif
 #define DEVICE static __device__ __forceinline__
 #define BARRIER() __syncthreads()
 #define UNROLL _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
 #define GROUP_X blockIdx.x
 #define GROUP_Y blockIdx.y
 #define GROUP_Z blockIdx.z
@@ -75,9 +82,11 @@ DEVICE ushort to_half(float x) {
 #define CONSTANT __constant
 #define KERNEL(size) __kernel __attribute__((reqd_work_group_size(size, 1, 1))) void
 #define KERNEL_OF_TWO(size) KERNEL(size)
+#define KERNEL_LARGE(size) KERNEL(size)
 #define DEVICE static inline
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
 #define UNROLL
+#define NO_UNROLL
 #define GROUP_X ((uint)get_group_id(0))
 #define GROUP_Y ((uint)get_group_id(1))
 #define GROUP_Z ((uint)get_group_id(2))

@@ -5,15 +5,17 @@
 /* Most experts of a layer. */
 #define ROUTE_EXPERTS 1024
 
-/* How many come before index i in descending order, the lowest index first among equals; a NaN counts as -infinity. */
+/* How many of n scores come before score i in descending order, the lowest index first among equals. None is a NaN, and
+ * up to a multiple of 4 of them are -infinity. */
 DEVICE uint route_rank(LOCAL const float *scores, uint n, uint i) {
-    float own = scores[i];
-    own = own == own ? own : FROM_BITS(0xff800000u);
+    const float own = scores[i];
     uint rank = 0;
-    for (uint j = 0; j < n; j++) {
-        float other = scores[j];
-        other = other == other ? other : FROM_BITS(0xff800000u);
-        rank += other > own || (other == own && j < i);
+    for (uint j = 0; j < n; j += 4) {
+        const float4 v = *(LOCAL const float4 *)(scores + j);
+        rank += (v.x > own) | ((v.x == own) & (j < i));
+        rank += (v.y > own) | ((v.y == own) & (j + 1 < i));
+        rank += (v.z > own) | ((v.z == own) & (j + 2 < i));
+        rank += (v.w > own) | ((v.w == own) & (j + 3 < i));
     }
     return rank;
 }
@@ -62,20 +64,24 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
     const float inverse = DIV(1.0f, sum);
     for (uint i = LID; i < experts; i += ROUTE_GROUP) {
         if (gating == 0) p[i] = MUL(p[i], inverse);
-        scores[i] = bias ? ADD(p[i], bias[i]) : p[i];
+        /* A NaN counts as -infinity. */
+        const float score = bias ? ADD(p[i], bias[i]) : p[i];
+        scores[i] = score == score ? score : least;
     }
+    if (LID < 4 && experts + LID < ROUTE_EXPERTS) scores[experts + LID] = least;
     BARRIER();
     const uint size = experts / groups;
+    room[LID] = least;
     if (groups > 1 && LID < groups) {
         float first = least, second = least;
         for (uint i = 0; i < size; i++) {
-            float s = scores[LID * size + i];
-            s = s == s ? s : least;
+            const float s = scores[LID * size + i];
             second = s > first ? first : (s > second ? s : second);
             first = s > first ? s : first;
         }
         /* A group of one expert has no second. */
-        room[LID] = size > 1 ? ADD(first, second) : first;
+        const float sum_of_two = size > 1 ? ADD(first, second) : first;
+        room[LID] = sum_of_two == sum_of_two ? sum_of_two : least;
     }
     BARRIER();
     if (groups > 1 && LID < groups && route_rank(room, groups, LID) >= groups_used) {
