@@ -10,6 +10,8 @@
 /* Most values of a key or value head; a member sums every 128th of them. */
 #define ATTENTION_LEN 576
 #define ATTENTION_EACH 5
+/* Values of so many keys are loaded together. */
+#define ATTENTION_BLOCK 8
 
 /* What a token sees of one cache: `count` rows, those of `ids`, or from position `first` on. */
 typedef struct {
@@ -132,7 +134,8 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
         if (LID < some) { \
             const uint i = tile + LID, here = i < own.count, at = here ? i : i - own.count; \
             const uint position = here ? (own.ids ? own.ids[at] : own.first + at) : (more.ids ? more.ids[at] : at); \
-            const ulong rows = here ? capacity : entry_capacity, row = (ulong)ring_row(position, rows) * kv_heads + kv; \
+            const ulong rows = here ? capacity : entry_capacity; \
+            const ulong row = (ulong)ring_row(position, rows) * kv_heads + kv; \
             const ulong cache = here ? offsets[slot] : entry_offsets[slot]; \
             key_at[LID] = cache + row * key_len * size; \
             value_at[LID] = \
@@ -146,15 +149,23 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
             if (j < some) { \
                 GLOBAL const uchar *keys = states + key_at[j]; \
                 if (key_len % 4 == 0) { \
-                    for (uint d = 4 * part; d < key_len; d += 16) { \
-                        const float4 k = kept_values(halves, keys, d); \
-                        UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
-                            if (h < count) { \
-                                const float4 x = *(LOCAL const float4 *)(queries + h * ATTENTION_LEN + d); \
-                                dots[h] = MAD(x.x, k.x, dots[h]); \
-                                dots[h] = MAD(x.y, k.y, dots[h]); \
-                                dots[h] = MAD(x.z, k.z, dots[h]); \
-                                dots[h] = MAD(x.w, k.w, dots[h]); \
+                    for (uint start_d = 4 * part; start_d < key_len; start_d += 64) { \
+                        /* Loads first, so that they are under way together. */ \
+                        float4 k[4]; \
+                        UNROLL for (uint u = 0; u < 4; u++) { \
+                            const uint d = start_d + 16 * u; \
+                            k[u] = kept_values(halves, keys, d < key_len ? d : start_d); \
+                        } \
+                        UNROLL for (uint u = 0; u < 4; u++) { \
+                            const uint d = start_d + 16 * u; \
+                            UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
+                                if (h < count && d < key_len) { \
+                                    const float4 x = *(LOCAL const float4 *)(queries + h * ATTENTION_LEN + d); \
+                                    dots[h] = MAD(x.x, k[u].x, dots[h]); \
+                                    dots[h] = MAD(x.y, k[u].y, dots[h]); \
+                                    dots[h] = MAD(x.z, k[u].z, dots[h]); \
+                                    dots[h] = MAD(x.w, k[u].w, dots[h]); \
+                                } \
                             } \
                         } \
                     } \
@@ -174,16 +185,19 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
         BARRIER(); \
         for (uint i = 0; i < 2; i++) { \
             const uint at = (own_head + 4 * i) * ATTENTION_TILE + key, step = ATTENTION_HEADS * ATTENTION_TILE; \
-            const float dot = (quarters[at] + quarters[at + step]) + (quarters[at + 2 * step] + quarters[at + 3 * step]); \
+            const float two = quarters[at] + quarters[at + step]; \
+            const float dot = two + (quarters[at + 2 * step] + quarters[at + 3 * step]); \
             scores[at] = key < some ? MUL(dot, scale) : FROM_BITS(lowest); \
         } \
         BARRIER(); \
         for (uint i = 0; i < 2; i++) { \
             const uint h = own_head + 4 * i; \
             float next = most[i]; \
-            for (uint j = 0; j < some; j++) { \
-                const float s = scores[h * ATTENTION_TILE + j]; \
-                next = s > next ? s : next; \
+            UNROLL for (uint j = 0; j < ATTENTION_TILE; j += 4) { \
+                const float4 s = *(LOCAL const float4 *)(scores + h * ATTENTION_TILE + j); \
+                const float low = s.y > s.x ? s.y : s.x, high = s.w > s.z ? s.w : s.z; \
+                next = low > next ? low : next; \
+                next = high > next ? high : next; \
             } \
             const float s = scores[h * ATTENTION_TILE + key]; \
             weights[key * ATTENTION_HEADS + h] = key < some ? exp_of(SUB(s, next)) : 0.0f; \
@@ -196,19 +210,26 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
             sums[h] *= factor; \
             UNROLL for (uint i = 0; i < ATTENTION_EACH; i++) out[h][i] *= factor; \
         } \
-        for (uint j = 0; j < some; j++) { \
-            GLOBAL const uchar *values = states + value_at[j]; \
-            float v[ATTENTION_EACH]; \
-            UNROLL for (uint i = 0; i < ATTENTION_EACH; i++) { \
-                const uint d = LID + i * ATTENTION_GROUP; \
-                v[i] = d < value_len ? kept_value(halves, values, d) : 0.0f; \
+        for (uint block = 0; block < some; block += ATTENTION_BLOCK) { \
+            /* Loads first. Keys past the last have the weight 0. */ \
+            float v[ATTENTION_BLOCK][ATTENTION_EACH]; \
+            UNROLL for (uint j = 0; j < ATTENTION_BLOCK; j++) { \
+                UNROLL for (uint i = 0; i < ATTENTION_EACH; i++) { \
+                    const uint d = LID + i * ATTENTION_GROUP; \
+                    v[j][i] = 0.0f; \
+                    if (i * ATTENTION_GROUP < value_len && block + j < some && d < value_len) { \
+                        v[j][i] = kept_value(halves, states + value_at[block + j], d); \
+                    } \
+                } \
             } \
-            UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
-                if (h < count) { \
-                    const float w = weights[j * ATTENTION_HEADS + h]; \
-                    sums[h] += w; \
-                    UNROLL for (uint i = 0; i < ATTENTION_EACH; i++) { \
-                        if (i * ATTENTION_GROUP < value_len) out[h][i] = MAD(w, v[i], out[h][i]); \
+            UNROLL for (uint j = 0; j < ATTENTION_BLOCK; j++) { \
+                UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
+                    if (h < count) { \
+                        const float w = weights[(block + j) * ATTENTION_HEADS + h]; \
+                        sums[h] += w; \
+                        UNROLL for (uint i = 0; i < ATTENTION_EACH; i++) { \
+                            if (i * ATTENTION_GROUP < value_len) out[h][i] = MAD(w, v[j][i], out[h][i]); \
+                        } \
                     } \
                 } \
             } \

@@ -19,6 +19,12 @@ typedef struct {
     uint column;
 } block_order;
 
+/* This member's rows. Tiles are whole: what lies past the last row is computed, not stored. */
+DEVICE void tile_rows(const part *p, ulong *rows) {
+    rows[0] = p->row + LID / PRODUCT_LANES;
+    rows[1] = rows[0] + 8;
+}
+
 DEVICE ulong padded_to(ulong n, uint tile) { return (n + tile - 1) / tile * tile; }
 
 /* The bytes of a row before its first block, in an order whose padded columns are `cols`. */
@@ -66,17 +72,31 @@ DEVICE void order_of(const weights *w, ulong first, ulong second, block_order *o
     }
 }
 
-DEVICE void ordered_words(const weights *w, const block_order *o, uint second, uint b, uint *q) {
-    GLOBAL const uchar *at = w->bytes + o->row[second] + (ulong)(b >> 1) * o->pair + (b & 1) * o->block;
-    UNROLL
-    for (uint j = 0; j < 8; j++) {
-        GLOBAL const uchar *word = at + (j & 1) * o->steps[0] + (j >> 1 & 1) * o->steps[1] + (j >> 2) * o->steps[2];
-        if (o->column == 1) {
-            q[j] = *(GLOBAL const uint *)word;
-        } else {
-            q[j] = (uint)word[0] | (uint)word[o->column] << 8 | (uint)word[2ul * o->column] << 16 |
-                   (uint)word[3ul * o->column] << 24;
+DEVICE uint ordered_word(const weights *w, const block_order *o, uint second, uint b, uint j) {
+    GLOBAL const uchar *word = w->bytes + o->row[second] + (ulong)(b >> 1) * o->pair + (b & 1) * o->block +
+                               (j & 1) * o->steps[0] + (j >> 1 & 1) * o->steps[1] + (j >> 2) * o->steps[2];
+    if (o->column == 1) return *(GLOBAL const uint *)word;
+    return (uint)word[0] | (uint)word[o->column] << 8 | (uint)word[2ul * o->column] << 16 |
+           (uint)word[3ul * o->column] << 24;
+}
+
+/* Both rows of a member, the second 8 after the first. In the orders for NVIDIA's instructions they are side by side. */
+DEVICE void ordered_pair(const weights *w, const block_order *o, uint b, uint *first, uint *second) {
+    if (w->order > 1) {
+        UNROLL
+        for (uint j = 0; j < 8; j++) {
+            first[j] = ordered_word(w, o, 0, b, j);
+            second[j] = ordered_word(w, o, 1, b, j);
         }
+        return;
+    }
+    GLOBAL const uchar *at = w->bytes + o->row[0] + (ulong)(b >> 1) * o->pair + (b & 1) * o->block;
+    UNROLL
+    for (uint i = 0; i < 4; i++) {
+        /* Words 2i and 2i + 1 of both rows. */
+        const uint4 v = *(GLOBAL const uint4 *)(at + (i & 1) * o->steps[1] + (i >> 1) * o->steps[2]);
+        first[2 * i] = v.x, second[2 * i] = v.y;
+        first[2 * i + 1] = v.z, second[2 * i + 1] = v.w;
     }
 }
 
@@ -99,9 +119,8 @@ DEVICE float e8_words(LOCAL const uint *codebook, uint low, uint high, uint word
     return MUL(MUL(MUL(d, ADD(0.5f, (float)(word >> 28))), 0.5f), 0.5f);
 }
 
-/* Weights of block b as words of 4 int8, and their scale. `o` is of int8 orders only. */
-DEVICE float weight_block(uint layout, const weights *w, const block_order *o, ulong row, uint second, uint b,
-                          uint *q) {
+/* Weights of block b of a row as words of 4 int8, and their scale. Not of int8 orders. */
+DEVICE float weight_block(uint layout, const weights *w, ulong row, uint b, uint *q) {
     const uint blocks = w->cols / 32;
     if (layout == Q8_0_SPLIT) {
         GLOBAL const uint4 *from = (GLOBAL const uint4 *)(w->bytes + (row * blocks + b) * 32);
@@ -125,11 +144,7 @@ DEVICE float weight_block(uint layout, const weights *w, const block_order *o, u
         const uint word = ushort_at(block, 64 + sub * 4) | (uint)ushort_at(block, 66 + sub * 4) << 16;
         return e8_words(w->codebook, low, high, word, half_at(block, 96), q);
     }
-    ordered_words(w, o, second, b, q);
-    if (layout == I8_CHANNEL) return 1.0f;
-    /* The scales of a row are padded as its columns. */
-    const ulong padded = padded_to(w->cols, w->order == 3 ? 64 : 32) / 32;
-    return half_at(w->bytes, w->first_plane + (row * padded + b) * 2);
+    return 0.0f;
 }
 
 /* The output of member LID < 128: row LID % 16 of the part by activations LID / 16. xq int8 [rows][cols], xs f32
@@ -137,16 +152,29 @@ DEVICE float weight_block(uint layout, const weights *w, const block_order *o, u
 DEVICE float block_product(uint layout, const weights *w, const part *p, GLOBAL const uchar *RESTRICT xq,
                            GLOBAL const float *RESTRICT xs, LOCAL float *room) {
     const uint lane = LID % PRODUCT_LANES, blocks = w->cols / 32;
-    const ulong rows[2] = {part_row(p, 0), part_row(p, 1)};
+    ulong rows[2] = {part_row(p, 0), part_row(p, 1)};
     block_order o;
-    if (layout == I8_BLOCK32) order_of(w, rows[0], rows[1], &o);
+    ulong padded = 0;
+    if (layout == I8_BLOCK32) {
+        tile_rows(p, rows);
+        order_of(w, rows[0], rows[1], &o);
+        /* The scales of a row are padded as its columns. */
+        padded = padded_to(w->cols, w->order == 3 ? 64 : 32) / 32;
+    }
     float sums[2 * PRODUCT_TOKENS];
     UNROLL
     for (uint i = 0; i < 2 * PRODUCT_TOKENS; i++) sums[i] = 0.0f;
     for (uint b = lane; b < blocks; b += PRODUCT_LANES) {
         uint q[2][8];
-        const float d[2] = {weight_block(layout, w, &o, rows[0], 0, b, q[0]),
-                            weight_block(layout, w, &o, rows[1], 1, b, q[1])};
+        float d[2];
+        if (layout == I8_BLOCK32) {
+            ordered_pair(w, &o, b, q[0], q[1]);
+            d[0] = half_at(w->bytes, w->first_plane + (rows[0] * padded + b) * 2);
+            d[1] = half_at(w->bytes, w->first_plane + (rows[1] * padded + b) * 2);
+        } else {
+            d[0] = weight_block(layout, w, rows[0], b, q[0]);
+            d[1] = weight_block(layout, w, rows[1], b, q[1]);
+        }
         UNROLL
         for (uint t = 0; t < PRODUCT_TOKENS; t++) {
             if (t < p->count) {
@@ -168,37 +196,55 @@ DEVICE float block_product(uint layout, const weights *w, const part *p, GLOBAL 
     return lane_sum(room, sums, p->count);
 }
 
-/* The same with one scale a row: xq int8 [rows][cols], any columns, aligned to 4 bytes where they are a multiple of
- * 4; xs f32 [rows]. */
+/* Columns k .. k + 4 of a row of int8 activations, 0 past its end. */
+DEVICE uint row_word(GLOBAL const uchar *row, uint cols, uint k) {
+    uint x = 0;
+    for (uint i = 0; i < 4; i++) {
+        if (k + i < cols) x |= (uint)row[k + i] << (8 * i);
+    }
+    return x;
+}
+
+/* The same with one scale a row: xq int8 [rows][cols], any columns, aligned to 16 bytes where they are a multiple of
+ * 32; xs f32 [rows]. */
 DEVICE float channel_product(const weights *w, const part *p, GLOBAL const uchar *RESTRICT xq,
                              GLOBAL const float *RESTRICT xs, LOCAL int *room) {
     const uint lane = LID % PRODUCT_LANES, cols = w->cols;
-    const ulong rows[2] = {part_row(p, 0), part_row(p, 1)};
+    ulong rows[2];
+    tile_rows(p, rows);
     block_order o;
     order_of(w, rows[0], rows[1], &o);
     int sums[2 * PRODUCT_TOKENS];
     UNROLL
     for (uint i = 0; i < 2 * PRODUCT_TOKENS; i++) sums[i] = 0;
-    for (uint b = lane; b * 32 < cols; b += PRODUCT_LANES) {
+    const uint whole = cols % 32 == 0;
+    for (uint b = lane; !whole && b * 32 < cols; b += PRODUCT_LANES) {
+        NO_UNROLL
+        for (uint j = 0; j < 8; j++) {
+            const uint first = ordered_word(w, &o, 0, b, j), second = ordered_word(w, &o, 1, b, j);
+            UNROLL
+            for (uint t = 0; t < PRODUCT_TOKENS; t++) {
+                if (t < p->count) {
+                    const uint x = row_word(xq + (ulong)p->x[t] * cols, cols, b * 32 + 4 * j);
+                    sums[t] = DOT4(first, x, sums[t]);
+                    sums[PRODUCT_TOKENS + t] = DOT4(second, x, sums[PRODUCT_TOKENS + t]);
+                }
+            }
+        }
+    }
+    for (uint b = lane; whole && b * 32 < cols; b += PRODUCT_LANES) {
         uint q[2][8];
-        ordered_words(w, &o, 0, b, q[0]);
-        ordered_words(w, &o, 1, b, q[1]);
+        ordered_pair(w, &o, b, q[0], q[1]);
         UNROLL
         for (uint t = 0; t < PRODUCT_TOKENS; t++) {
             if (t < p->count) {
-                GLOBAL const uchar *from = xq + (ulong)p->x[t] * cols + b * 32;
+                GLOBAL const uint4 *from = (GLOBAL const uint4 *)(xq + (ulong)p->x[t] * cols + b * 32);
+                const uint4 u = from[0], v = from[1];
+                const uint x[8] = {u.x, u.y, u.z, u.w, v.x, v.y, v.z, v.w};
                 UNROLL
                 for (uint j = 0; j < 8; j++) {
-                    uint x = 0;
-                    if (cols % 4 == 0) {
-                        if (b * 32 + 4 * j < cols) x = uint_at(from, 4 * j);
-                    } else {
-                        for (uint i = 0; i < 4; i++) {
-                            if (b * 32 + 4 * j + i < cols) x |= (uint)from[4 * j + i] << (8 * i);
-                        }
-                    }
-                    sums[t] = DOT4(q[0][j], x, sums[t]);
-                    sums[PRODUCT_TOKENS + t] = DOT4(q[1][j], x, sums[PRODUCT_TOKENS + t]);
+                    sums[t] = DOT4(q[0][j], x[j], sums[t]);
+                    sums[PRODUCT_TOKENS + t] = DOT4(q[1][j], x[j], sums[PRODUCT_TOKENS + t]);
                 }
             }
         }

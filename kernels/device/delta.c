@@ -49,6 +49,34 @@ gantry_delta_prepare(GLOBAL const float *RESTRICT qkv, GLOBAL const float *RESTR
     }
 }
 
+/* This member's part of what a token brings; values past dim are 0, so that they add nothing. */
+typedef struct {
+    float q[DELTA_DIM / DELTA_GROUP];
+    float k[DELTA_DIM / DELTA_GROUP];
+    float g;
+    float beta;
+    float v;
+} delta_token;
+
+DEVICE delta_token delta_load(GLOBAL const float *qk, GLOBAL const float *gates, GLOBAL const float *qkv, uint t,
+                              uint there, uint key_heads, uint value_heads, uint dim, uint key_head, uint head,
+                              uint first) {
+    delta_token d;
+    GLOBAL const float *heads = qk + (ulong)t * 2 * key_heads * dim;
+    UNROLL
+    for (uint h = 0; h < DELTA_DIM / DELTA_GROUP; h++) {
+        const uint i = LID + h * DELTA_GROUP, inside = there && i < dim;
+        d.q[h] = inside ? heads[(ulong)key_head * dim + i] : 0.0f;
+        d.k[h] = inside ? heads[(ulong)(key_heads + key_head) * dim + i] : 0.0f;
+    }
+    d.g = there ? gates[(ulong)t * 2 * value_heads + head] : 0.0f;
+    d.beta = there ? gates[((ulong)t * 2 + 1) * value_heads + head] : 0.0f;
+    const uint column = first + LID % DELTA_COLUMNS;
+    const ulong at = (ulong)t * (2 * key_heads + value_heads) + 2 * key_heads + head;
+    d.v = there && column < dim ? qkv[at * dim + column] : 0.0f;
+    return d;
+}
+
 /* For each value head, with the state S[i][j], token after token of a sequence: u_j = sum_i S_ij k_i,
  * d_j = beta (v_j - g u_j), S_ij = g S_ij + k_i d_j, y_j = sum_i S_ij q_i / sqrt(dim). A sum has four parts, i mod 4,
  * each ascending.
@@ -85,21 +113,20 @@ gantry_delta_net(GLOBAL const float *RESTRICT qk, GLOBAL const float *RESTRICT g
         const uint i = m * DELTA_LANES + lane;
         s[m] = i < dim && !fresh ? before[(ulong)i * columns] : 0.0f;
     }
-    /* Beyond dim both are 0, so that nothing is added. */
-    for (uint i = LID; i < DELTA_DIM; i += DELTA_GROUP) q[i] = k[i] = 0.0f;
     const float scale = DIV(1.0f, SQRT((float)dim));
+    /* What the next token needs is loaded while this one is computed. */
+    delta_token next = delta_load(qk, gates, qkv, row, tokens > 0, key_heads, value_heads, dim, key_head, head, first);
     for (uint t = row; t < row + tokens; t++) {
         BARRIER();
-        GLOBAL const float *heads = qk + (ulong)t * 2 * key_heads * dim;
-        for (uint i = LID; i < dim; i += DELTA_GROUP) {
-            q[i] = heads[(ulong)key_head * dim + i];
-            k[i] = heads[(ulong)(key_heads + key_head) * dim + i];
+        UNROLL
+        for (uint h = 0; h < DELTA_DIM / DELTA_GROUP; h++) {
+            q[LID + h * DELTA_GROUP] = next.q[h];
+            k[LID + h * DELTA_GROUP] = next.k[h];
         }
-        const float g = gates[(ulong)t * 2 * value_heads + head];
-        const float beta = gates[((ulong)t * 2 + 1) * value_heads + head];
-        const ulong width = (ulong)(2 * key_heads + value_heads) * dim;
-        const float v = j < columns ? qkv[t * width + (ulong)(2 * key_heads + head) * dim + first + j] : 0.0f;
+        const float g = next.g, beta = next.beta, v = next.v;
         BARRIER();
+        const uint more = t + 1 < row + tokens;
+        next = delta_load(qk, gates, qkv, t + 1, more, key_heads, value_heads, dim, key_head, head, first);
         float u = 0.0f;
         UNROLL
         for (uint m = 0; m < DELTA_DIM / DELTA_LANES; m++) {

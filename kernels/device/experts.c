@@ -6,6 +6,16 @@
 /* Experts of a member in gantry_experts_group: 1024 in all. */
 #define GROUP_EACH 4
 
+/* The expert of a pair, NONE where it has none on this card. */
+DEVICE uint pair_expert(GLOBAL const uint *ids, GLOBAL const uint *positions, GLOBAL const ulong *at,
+                        GLOBAL const uint *turns, uint pair, uint all, uint used, uint experts) {
+    if (pair >= all) return NONE;
+    const uint id = ids ? ids[pair] : pair % used;
+    if (id >= experts || at[id] == ~(ulong)0) return NONE;
+    if (turns && positions[pair / used] % turns[2 * id] != turns[2 * id + 1]) return NONE;
+    return id;
+}
+
 /* Sorts pairs by expert, so that its weights are read once for up to 8 of them; `pair` = token * used + slot. Pairs
  * keep their order within an expert.
  *   ids        [n][used], or null: slot s has expert s
@@ -13,6 +23,7 @@
  *   at         [experts]: byte of the expert's matrices, ~0: not on this card, its pairs are left out
  *   turns      [experts][2], or null: copies of the expert on all cards, and which of them is this card's; a token at
  *              position p takes copy p mod copies
+ *   ranks      room for [n * used]
  *   pairs      out [n * used]
  *   tiles      out [bound][3]: expert, first in `pairs`, how many (1..8; 0: no tile)
  *   bound      at least min(n * used, n * used / 8 + experts)
@@ -20,75 +31,69 @@
  * Grid: 1. */
 KERNEL(GROUP_GROUP)
 gantry_experts_group(GLOBAL const uint *RESTRICT ids, GLOBAL const uint *RESTRICT positions,
-                     GLOBAL const ulong *RESTRICT at, GLOBAL const uint *RESTRICT turns, GLOBAL uint *RESTRICT pairs,
-                     GLOBAL uint *RESTRICT tiles, uint n, uint used, uint experts, uint bound) {
+                     GLOBAL const ulong *RESTRICT at, GLOBAL const uint *RESTRICT turns, GLOBAL uint *RESTRICT ranks,
+                     GLOBAL uint *RESTRICT pairs, GLOBAL uint *RESTRICT tiles, uint n, uint used, uint experts,
+                     uint bound) {
+    SHARED(uint, counts, GROUP_GROUP *GROUP_EACH);
     SHARED(uint, staged, GROUP_GROUP);
     SHARED(uint, pair_sums, GROUP_GROUP);
     SHARED(uint, tile_sums, GROUP_GROUP);
-    const uint each = (experts + GROUP_GROUP - 1) / GROUP_GROUP, first = LID * each, all = n * used;
-    uint counts[GROUP_EACH] = {0, 0, 0, 0};
-    /* Twice over the pairs: to count, and to place. */
-    for (uint pass = 0; pass < 2; pass++) {
-        for (uint start = 0; start < all; start += GROUP_GROUP) {
-            const uint pair = start + LID;
-            uint id = NONE;
-            if (pair < all) {
-                id = ids ? ids[pair] : pair % used;
-                if (id >= experts || at[id] == ~(ulong)0) {
-                    id = NONE;
-                } else if (turns && positions[pair / used] % turns[2 * id] != turns[2 * id + 1]) {
-                    id = NONE;
-                }
-            }
-            staged[LID] = id;
-            BARRIER();
-            const uint some = all - start < GROUP_GROUP ? all - start : GROUP_GROUP;
-            for (uint i = 0; i < some; i++) {
-                const uint own = staged[i] - first;
-                if (staged[i] != NONE && own < each) {
-                    UNROLL
-                    for (uint e = 0; e < GROUP_EACH; e++) {
-                        if (own == e) {
-                            if (pass == 1) pairs[counts[e]] = start + i;
-                            counts[e]++;
-                        }
-                    }
-                }
-            }
-            BARRIER();
-        }
-        if (pass == 1) break;
-        /* Sums up to each member, inclusive. */
-        uint own_pairs = 0, own_tiles = 0;
-        UNROLL
-        for (uint e = 0; e < GROUP_EACH; e++) {
-            own_pairs += counts[e];
-            own_tiles += (counts[e] + PRODUCT_TOKENS - 1) / PRODUCT_TOKENS;
-        }
-        pair_sums[LID] = own_pairs;
-        tile_sums[LID] = own_tiles;
+    const uint all = n * used;
+    for (uint e = LID; e < GROUP_GROUP * GROUP_EACH; e += GROUP_GROUP) counts[e] = 0;
+    /* The rank of each pair among those of its expert: those of earlier stretches, then those before it in its own. */
+    for (uint start = 0; start < all; start += GROUP_GROUP) {
+        const uint id = pair_expert(ids, positions, at, turns, start + LID, all, used, experts);
+        staged[LID] = id;
         BARRIER();
-        for (uint step = 1; step < GROUP_GROUP; step *= 2) {
-            const uint more_pairs = LID >= step ? pair_sums[LID - step] : 0;
-            const uint more_tiles = LID >= step ? tile_sums[LID - step] : 0;
-            BARRIER();
-            pair_sums[LID] += more_pairs;
-            tile_sums[LID] += more_tiles;
-            BARRIER();
+        uint before = 0, same = 0;
+        for (uint i = 0; i < GROUP_GROUP; i += 4) {
+            const uint4 v = *(LOCAL const uint4 *)(staged + i);
+            const uint x = v.x == id, y = v.y == id, z = v.z == id, w = v.w == id;
+            same += x + y + z + w;
+            before += (x & (i < LID)) + (y & (i + 1 < LID)) + (z & (i + 2 < LID)) + (w & (i + 3 < LID));
         }
-        uint pair = pair_sums[LID] - own_pairs, tile = tile_sums[LID] - own_tiles;
-        UNROLL
-        for (uint e = 0; e < GROUP_EACH; e++) {
-            const uint count = counts[e];
-            counts[e] = pair;
-            for (uint i = 0; i < count; i += PRODUCT_TOKENS, tile++) {
-                tiles[3 * tile] = first + e;
-                tiles[3 * tile + 1] = pair + i;
-                tiles[3 * tile + 2] = count - i < PRODUCT_TOKENS ? count - i : PRODUCT_TOKENS;
-            }
-            pair += count;
+        if (id != NONE) ranks[start + LID] = counts[id] + before;
+        BARRIER();
+        /* The last of an expert's counts them. */
+        if (id != NONE && before + 1 == same) counts[id] += same;
+        BARRIER();
+    }
+    BARRIER();
+    /* Where the experts' pairs and tiles start: sums up to each member, inclusive, who has GROUP_EACH experts. */
+    const uint first = LID * GROUP_EACH;
+    uint own_pairs = 0, own_tiles = 0;
+    for (uint e = first; e < first + GROUP_EACH; e++) {
+        own_pairs += counts[e];
+        own_tiles += (counts[e] + PRODUCT_TOKENS - 1) / PRODUCT_TOKENS;
+    }
+    pair_sums[LID] = own_pairs;
+    tile_sums[LID] = own_tiles;
+    BARRIER();
+    for (uint step = 1; step < GROUP_GROUP; step *= 2) {
+        const uint more_pairs = LID >= step ? pair_sums[LID - step] : 0;
+        const uint more_tiles = LID >= step ? tile_sums[LID - step] : 0;
+        BARRIER();
+        pair_sums[LID] += more_pairs;
+        tile_sums[LID] += more_tiles;
+        BARRIER();
+    }
+    uint pair = pair_sums[LID] - own_pairs, tile = tile_sums[LID] - own_tiles;
+    for (uint e = first; e < first + GROUP_EACH; e++) {
+        const uint count = counts[e];
+        counts[e] = pair;
+        for (uint i = 0; i < count; i += PRODUCT_TOKENS, tile++) {
+            tiles[3 * tile] = e;
+            tiles[3 * tile + 1] = pair + i;
+            tiles[3 * tile + 2] = count - i < PRODUCT_TOKENS ? count - i : PRODUCT_TOKENS;
         }
-        for (uint i = tile_sums[GROUP_GROUP - 1] + LID; i < bound; i += GROUP_GROUP) tiles[3 * i + 2] = 0;
+        pair += count;
+    }
+    for (uint i = tile_sums[GROUP_GROUP - 1] + LID; i < bound; i += GROUP_GROUP) tiles[3 * i + 2] = 0;
+    BARRIER();
+    /* A member reads the ranks that it wrote. */
+    for (uint i = LID; i < all; i += GROUP_GROUP) {
+        const uint id = pair_expert(ids, positions, at, turns, i, all, used, experts);
+        if (id != NONE) pairs[counts[id] + ranks[i]] = i;
     }
 }
 
@@ -194,7 +199,7 @@ gantry_experts_q8_0_split(GLOBAL const uchar *RESTRICT base, GLOBAL const ulong 
     expert_store(&e, block_product(Q8_0_SPLIT, &w, &e.p, xq, xs, room), scale, y, y_row, y_start);
 }
 
-KERNEL(PRODUCT_GROUP)
+KERNEL_LARGE(PRODUCT_GROUP)
 gantry_experts_i8_block32(GLOBAL const uchar *RESTRICT base, GLOBAL const ulong *RESTRICT at, EXPERT_TABLES,
                           GLOBAL const uchar *RESTRICT xq, GLOBAL const float *RESTRICT xs,
                           GLOBAL const float *RESTRICT scale, GLOBAL float *RESTRICT y, ulong scales, ulong first_row,
@@ -205,7 +210,7 @@ gantry_experts_i8_block32(GLOBAL const uchar *RESTRICT base, GLOBAL const ulong 
     expert_store(&e, block_product(I8_BLOCK32, &w, &e.p, xq, xs, room), scale, y, y_row, y_start);
 }
 
-KERNEL_OF_TWO(PRODUCT_GROUP)
+KERNEL(PRODUCT_GROUP)
 gantry_experts_i8_channel(GLOBAL const uchar *RESTRICT base, GLOBAL const ulong *RESTRICT at, EXPERT_TABLES,
                           GLOBAL const uchar *RESTRICT xq, GLOBAL const float *RESTRICT xs,
                           GLOBAL const float *RESTRICT scale, GLOBAL float *RESTRICT y, ulong scales, ulong first_row,

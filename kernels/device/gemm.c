@@ -67,7 +67,7 @@ gantry_gemm_q8_0_split(GLOBAL const uchar *RESTRICT bytes, GLOBAL const uchar *R
 
 /* i8.* with a scale per 32 and Q8 activations; scales: byte of the plane of fp16 scales; stored_rows: of the matrix,
  * without padding; order: the index in formats::layout::Order::ALL. first_row is a multiple of 16. */
-KERNEL(PRODUCT_GROUP)
+KERNEL_LARGE(PRODUCT_GROUP)
 gantry_gemm_i8_block32(GLOBAL const uchar *RESTRICT bytes, GLOBAL const uchar *RESTRICT xq,
                        GLOBAL const float *RESTRICT xs, GLOBAL const float *RESTRICT scale,
                        GLOBAL const float *RESTRICT bias, GLOBAL float *RESTRICT y, ulong scales, ulong first_row,

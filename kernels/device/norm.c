@@ -2,6 +2,8 @@
 #include "portable.h"
 
 #define NORM_GROUP 256
+/* Values of a member that gantry_rms_norm holds: rows of up to 4096. */
+#define NORM_HELD 16
 
 /* y piece = (x piece * r) * weight, r = 1 / sqrt(mean(x^2) + eps). Sums in f32: member i of the group takes i, i + 256,
  * ... ascending, then as sum_of_256. x may be y with the same pieces; what lies between pieces stays.
@@ -18,13 +20,23 @@ gantry_rms_norm(GLOBAL const float *x, GLOBAL const float *weight, GLOBAL float 
     x += t * x_row + x_start + p * x_stride;
     y += t * y_row + y_start + p * y_stride;
     if (weight && per_piece) weight += (ulong)p * len;
+    /* The first values stay in registers: their loads are under way together, and are not repeated. */
+    float held[NORM_HELD];
     float sum = 0.0f;
-    for (uint i = LID; i < len; i += NORM_GROUP) sum = MAD(x[i], x[i], sum);
+    UNROLL
+    for (uint h = 0; h < NORM_HELD; h++) held[h] = LID + h * NORM_GROUP < len ? x[LID + h * NORM_GROUP] : 0.0f;
+    UNROLL
+    for (uint h = 0; h < NORM_HELD; h++) sum = MAD(held[h], held[h], sum);
+    for (uint i = LID + NORM_HELD * NORM_GROUP; i < len; i += NORM_GROUP) sum = MAD(x[i], x[i], sum);
     sum = sum_of_256(room, sum);
     const float r = DIV(1.0f, SQRT(ADD(DIV(sum, (float)len), eps)));
-    for (uint i = LID; i < len; i += NORM_GROUP) {
-        const float v = MUL(x[i], r);
-        y[i] = weight ? MUL(v, weight[i]) : v;
+    UNROLL
+    for (uint h = 0; h < NORM_HELD; h++) {
+        const uint i = LID + h * NORM_GROUP;
+        if (i < len) y[i] = weight ? MUL(MUL(held[h], r), weight[i]) : MUL(held[h], r);
+    }
+    for (uint i = LID + NORM_HELD * NORM_GROUP; i < len; i += NORM_GROUP) {
+        y[i] = weight ? MUL(MUL(x[i], r), weight[i]) : MUL(x[i], r);
     }
 }
 

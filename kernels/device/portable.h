@@ -4,8 +4,9 @@
  * buffers, 64-bit offsets. Every sum has one order, so that a launch repeats bit for bit. Indices of a grid are
  * x, y, z; a group has one dimension and the size that its kernel names.
  *
- * A kernel with barriers takes exactly the grid that it names, and nobody returns from it before the last of them: some
- * OpenCL compilers for processors make wrong code of that even where a whole group returns.
+ * A kernel with barriers takes exactly the grid that it names; nobody returns from it before the last of them, and none
+ * stands in a branch (loops that all members run alike are fine): some OpenCL compilers for processors make wrong code
+ * of either, even where the whole group goes one way.
  *
  * Where a kernel promises the bits of the CPU it uses ADD, SUB, MUL, DIV and SQRT: one IEEE operation each, never
  * contracted. Elsewhere MAD may be fused. Arguments come in this order: pointers, ulong, uint and int, float. A pointer
@@ -27,11 +28,18 @@ static_assert(sizeof(ulong) == 8, "offsets have 64 bits");
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define CONSTANT static __constant__ const
 #define KERNEL(size) extern "C" __global__ void __launch_bounds__(size)
-/* The same with registers for two groups on a multiprocessor. */
+/* The same with registers for two groups on a multiprocessor; and that before sm_100, where the compiler does not need
+ * more to do without spills. */
 #define KERNEL_OF_TWO(size) extern "C" __global__ void __launch_bounds__(size, 2)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 1000
+#define KERNEL_LARGE(size) KERNEL_OF_TWO(size)
+#else
+#define KERNEL_LARGE(size) KERNEL(size)
+#endif
 #define DEVICE static __device__ __forceinline__
 #define BARRIER() __syncthreads()
 #define UNROLL _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
 #define GROUP_X blockIdx.x
 #define GROUP_Y blockIdx.y
 #define GROUP_Z blockIdx.z
@@ -74,9 +82,11 @@ DEVICE ushort to_half(float x) {
 #define CONSTANT __constant
 #define KERNEL(size) __kernel __attribute__((reqd_work_group_size(size, 1, 1))) void
 #define KERNEL_OF_TWO(size) KERNEL(size)
+#define KERNEL_LARGE(size) KERNEL(size)
 #define DEVICE static inline
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
 #define UNROLL
+#define NO_UNROLL
 #define GROUP_X ((uint)get_group_id(0))
 #define GROUP_Y ((uint)get_group_id(1))
 #define GROUP_Z ((uint)get_group_id(2))
@@ -164,34 +174,29 @@ DEVICE float softplus(float x) {
     return (x > 0.0f ? x : 0.0f) + 2.0f * s * series;
 }
 
-/* The sum, and the largest, over a group of 256, for every member: index i joins i mod 16 ascending, then those 16
- * ascending. `room` holds 256 and is free again afterwards. */
+/* The sum, and the largest, over a group of 256, for every member: indices i and i + 128, then i and i + 64, .. i + 1.
+ * `room` holds 256 and is free again afterwards. (With 16 members that take 16 values each there
+ * would be fewer barriers, but PoCL 3.1 makes code of that which now and then is wrong.) */
 DEVICE float sum_of_256(LOCAL float *room, float x) {
     room[LID] = x;
     BARRIER();
-    if (LID < 16) {
-        float sum = room[LID];
-        for (uint i = 1; i < 16; i++) sum += room[LID + 16 * i];
-        room[LID] = sum;
+    for (uint step = 128; step > 0; step /= 2) {
+        if (LID < step) room[LID] += room[LID + step];
+        BARRIER();
     }
-    BARRIER();
-    float sum = room[0];
-    for (uint i = 1; i < 16; i++) sum += room[i];
+    const float sum = room[0];
     BARRIER();
     return sum;
 }
-/* A NaN is dropped. */
+/* A NaN counts as -infinity. */
 DEVICE float max_of_256(LOCAL float *room, float x) {
-    room[LID] = x;
+    room[LID] = x == x ? x : FROM_BITS(0xff800000u);
     BARRIER();
-    if (LID < 16) {
-        float most = room[LID];
-        for (uint i = 1; i < 16; i++) most = room[LID + 16 * i] > most ? room[LID + 16 * i] : most;
-        room[LID] = most;
+    for (uint step = 128; step > 0; step /= 2) {
+        if (LID < step && room[LID + step] > room[LID]) room[LID] = room[LID + step];
+        BARRIER();
     }
-    BARRIER();
-    float most = room[0];
-    for (uint i = 1; i < 16; i++) most = room[i] > most ? room[i] : most;
+    const float most = room[0];
     BARRIER();
     return most;
 }

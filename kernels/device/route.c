@@ -5,15 +5,17 @@
 /* Most experts of a layer. */
 #define ROUTE_EXPERTS 1024
 
-/* How many come before index i in descending order, the lowest index first among equals; a NaN counts as -infinity. */
+/* How many of n scores come before score i in descending order, the lowest index first among equals. None is a NaN, and
+ * up to a multiple of 4 of them are -infinity. */
 DEVICE uint route_rank(LOCAL const float *scores, uint n, uint i) {
-    float own = scores[i];
-    own = own == own ? own : FROM_BITS(0xff800000u);
+    const float own = scores[i];
     uint rank = 0;
-    for (uint j = 0; j < n; j++) {
-        float other = scores[j];
-        other = other == other ? other : FROM_BITS(0xff800000u);
-        rank += other > own || (other == own && j < i);
+    for (uint j = 0; j < n; j += 4) {
+        const float4 v = *(LOCAL const float4 *)(scores + j);
+        rank += (v.x > own) | ((v.x == own) & (j < i));
+        rank += (v.y > own) | ((v.y == own) & (j + 1 < i));
+        rank += (v.z > own) | ((v.z == own) & (j + 2 < i));
+        rank += (v.w > own) | ((v.w == own) & (j + 3 < i));
     }
     return rank;
 }
@@ -50,43 +52,45 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
         p[i] = gating == 1 ? sigmoid(x) : gating == 2 ? SQRT(softplus(x)) : x;
         most = x > most ? x : most;
     }
+    most = max_of_256(room, most);
+    float sum = 0.0f;
     if (gating == 0) {
-        most = max_of_256(room, most);
-        float sum = 0.0f;
         for (uint i = LID; i < experts; i += ROUTE_GROUP) {
             p[i] = exp_of(SUB(p[i], most));
             sum += p[i];
         }
-        const float inverse = DIV(1.0f, sum_of_256(room, sum));
-        for (uint i = LID; i < experts; i += ROUTE_GROUP) p[i] = MUL(p[i], inverse);
     }
-    for (uint i = LID; i < experts; i += ROUTE_GROUP) scores[i] = bias ? ADD(p[i], bias[i]) : p[i];
+    sum = sum_of_256(room, sum);
+    const float inverse = DIV(1.0f, sum);
+    for (uint i = LID; i < experts; i += ROUTE_GROUP) {
+        if (gating == 0) p[i] = MUL(p[i], inverse);
+        /* A NaN counts as -infinity. */
+        const float score = bias ? ADD(p[i], bias[i]) : p[i];
+        scores[i] = score == score ? score : least;
+    }
+    if (LID < 4 && experts + LID < ROUTE_EXPERTS) scores[experts + LID] = least;
+    BARRIER();
+    const uint size = experts / groups;
+    room[LID] = least;
+    if (groups > 1 && LID < groups) {
+        float first = least, second = least;
+        for (uint i = 0; i < size; i++) {
+            const float s = scores[LID * size + i];
+            second = s > first ? first : (s > second ? s : second);
+            first = s > first ? s : first;
+        }
+        /* A group of one expert has no second. */
+        const float sum_of_two = size > 1 ? ADD(first, second) : first;
+        room[LID] = sum_of_two == sum_of_two ? sum_of_two : least;
+    }
+    BARRIER();
+    if (groups > 1 && LID < groups && route_rank(room, groups, LID) >= groups_used) {
+        for (uint i = 0; i < size; i++) scores[LID * size + i] = least;
+    }
     BARRIER();
     if (given) {
         if (LID < used) chosen[LID] = given[(given_row + tokens[GROUP_X]) * used + LID];
     } else {
-        if (groups > 1) {
-            const uint size = experts / groups;
-            if (LID < groups) {
-                float first = least, second = least;
-                for (uint i = 0; i < size; i++) {
-                    float s = scores[LID * size + i];
-                    s = s == s ? s : least;
-                    second = s > first ? first : (s > second ? s : second);
-                    first = s > first ? s : first;
-                }
-                /* A group of one expert has no second. */
-                room[LID] = size > 1 ? ADD(first, second) : first;
-            }
-            BARRIER();
-            uint out = 0;
-            if (LID < groups) out = route_rank(room, groups, LID) >= groups_used;
-            BARRIER();
-            if (out) {
-                for (uint i = 0; i < size; i++) scores[LID * size + i] = least;
-            }
-            BARRIER();
-        }
         for (uint i = LID; i < experts; i += ROUTE_GROUP) {
             const uint rank = route_rank(scores, experts, i);
             if (rank < used) chosen[rank] = i;
@@ -95,24 +99,20 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
     BARRIER();
     const uint id = LID < used ? chosen[LID] : 0;
     float w = id < experts ? p[id] : FROM_BITS(0x7fc00000u);
-    if (gating == 3) {
-        const float top = max_of_256(room, LID < used ? w : least);
-        w = exp_of(SUB(w, top));
-        /* In order of the slots. */
-        room[LID] = w;
-        BARRIER();
-        float sum = 0.0f;
-        for (uint i = 0; i < used; i++) sum += room[i];
-        w = MUL(w, DIV(1.0f, sum));
-        BARRIER();
-    }
-    if (normalize) {
-        room[LID] = w;
-        BARRIER();
-        float sum = 0.0f;
-        for (uint i = 0; i < used; i++) sum += room[i];
-        w = DIV(w, sum < 6.103515625e-5f ? 6.103515625e-5f : sum);
-    }
+    const float top = max_of_256(room, LID < used ? w : least);
+    if (gating == 3) w = exp_of(SUB(w, top));
+    room[LID] = w;
+    BARRIER();
+    /* In order of the slots. */
+    sum = 0.0f;
+    for (uint i = 0; i < used; i++) sum += room[i];
+    BARRIER();
+    if (gating == 3) w = MUL(w, DIV(1.0f, sum));
+    room[LID] = w;
+    BARRIER();
+    sum = 0.0f;
+    for (uint i = 0; i < used; i++) sum += room[i];
+    if (normalize) w = DIV(w, sum < 6.103515625e-5f ? 6.103515625e-5f : sum);
     if (scale != 0.0f && scale != 1.0f) w = MUL(w, scale);
     if (LID < used) {
         ids[(ulong)GROUP_X * used + LID] = id;

@@ -2,6 +2,7 @@
 #include "portable.h"
 
 #define SAMPLE_GROUP 256
+#define SAMPLE_EACH 16
 
 /* ids[r] = the token with the highest logit, of equal ones the lowest; NONE where a logit is NaN or +infinity, or all
  * are -infinity: then the CPU, given the logits, says what is wrong.
@@ -16,12 +17,19 @@ gantry_argmax(GLOBAL const float *RESTRICT logits, GLOBAL uint *RESTRICT ids, ul
     logits += GROUP_X * row;
     float most = FROM_BITS(0xff800000u);
     uint token = NONE, wrong = 0;
-    for (uint i = LID; i < vocab; i += SAMPLE_GROUP) {
-        const float x = logits[i];
-        wrong = wrong || x != x || x == FROM_BITS(0x7f800000u);
-        if (x > most) {
-            most = x;
-            token = i;
+    for (uint start = LID; start < vocab; start += SAMPLE_GROUP * SAMPLE_EACH) {
+        /* Loads first, so that they are under way together. */
+        float x[SAMPLE_EACH];
+        UNROLL
+        for (uint j = 0; j < SAMPLE_EACH; j++) {
+            const uint i = start + j * SAMPLE_GROUP;
+            x[j] = i < vocab ? logits[i] : FROM_BITS(0xff800000u);
+        }
+        UNROLL
+        for (uint j = 0; j < SAMPLE_EACH; j++) {
+            wrong |= (x[j] != x[j]) | (x[j] == FROM_BITS(0x7f800000u));
+            token = x[j] > most ? start + j * SAMPLE_GROUP : token;
+            most = x[j] > most ? x[j] : most;
         }
     }
     values[LID] = most;

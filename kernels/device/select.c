@@ -7,6 +7,8 @@
 #define SELECT_LANES 8
 /* Most values of a head and of a key. */
 #define SELECT_LEN 256
+/* Scores that a member loads together. */
+#define SELECT_EACH 8
 /* Heads that a member scores at once. */
 #define SELECT_HEADS 4
 
@@ -124,7 +126,18 @@ gantry_select(GLOBAL const float *RESTRICT scores, GLOBAL const uint *RESTRICT p
     for (uint bit = 0x80000000u; bit > 0; bit >>= 1) {
         uint count = 0;
         if (!all) {
-            for (uint b = LID; b < seen; b += SELECT_GROUP) count += select_rank(scores[b]) >= (least | bit);
+            for (uint start = LID; start < seen; start += SELECT_GROUP * SELECT_EACH) {
+                float x[SELECT_EACH];
+                UNROLL
+                for (uint j = 0; j < SELECT_EACH; j++) {
+                    const uint b = start + j * SELECT_GROUP;
+                    x[j] = scores[b < seen ? b : start];
+                }
+                UNROLL
+                for (uint j = 0; j < SELECT_EACH; j++) {
+                    count += (start + j * SELECT_GROUP < seen) & (select_rank(x[j]) >= (least | bit));
+                }
+            }
         }
         count = select_count(room, count);
         if (count >= top) least |= bit;

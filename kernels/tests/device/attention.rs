@@ -4,7 +4,7 @@ use gantry_kernels::cpu::{KvShape, KvType, Window};
 use half::f16;
 
 use crate::attention_case::{Case, Lists};
-use crate::opencl::{Arg, launch, maybe, read, write};
+use crate::launch::{Arg, launch, maybe, read, write};
 use crate::random::{Rng, assert_same, assert_written, poison};
 
 const BOUND: f64 = 3e-6;

@@ -8,7 +8,7 @@ use gantry_kernels::cpu::{
 };
 use half::{bf16, f16};
 
-use crate::opencl::{Arg, groups, launch, maybe, read, write};
+use crate::launch::{Arg, groups, launch, maybe, read, write};
 use crate::random::{Rng, assert_same, assert_written, poison};
 use crate::{assert_near, mixed};
 

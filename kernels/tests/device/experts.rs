@@ -4,8 +4,8 @@ use gantry_formats::layout::{Layout, Scales};
 use gantry_kernels::cpu::{Gating, Isa, Pool, Routing, gemm, route, route_given};
 
 use crate::assert_near;
+use crate::launch::{Arg, groups, launch, maybe, read, write};
 use crate::matrices::{Input, Stored, layouts, size};
-use crate::opencl::{Arg, groups, launch, maybe, read, write};
 use crate::random::{Rng, poison};
 
 fn u32s<const N: usize>(values: [usize; N]) -> [Arg<'static>; N] {
@@ -25,8 +25,9 @@ fn grouped(
     let (all, experts) = (n * used, at.len());
     let bound = all.min(all / 8 + experts);
     let (mut pairs, mut tiles) = (vec![u32::MAX; all], vec![u32::MAX; 3 * bound]);
-    let mut args =
-        vec![maybe(ids), read(positions), read(at), maybe(turns), write(&mut pairs), write(&mut tiles)];
+    let mut ranks = vec![0u32; all];
+    let mut args = vec![maybe(ids), read(positions), read(at), maybe(turns), write(&mut ranks)];
+    args.extend([write(&mut pairs), write(&mut tiles)]);
     args.extend(u32s([n, used, experts, bound]));
     let ran = launch("gantry_experts_group", [1, 1, 1], &mut args);
     drop(args);

@@ -3,8 +3,8 @@
 use gantry_formats::layout::{Layout, Scales};
 use gantry_kernels::cpu::{ActivationKind, Isa, Pool, gemm};
 
+use crate::launch::{Arg, groups, launch, maybe, read, write};
 use crate::matrices::{Input, Stored, layouts, size};
-use crate::opencl::{Arg, groups, launch, maybe, read, write};
 use crate::random::{Rng, assert_same, poison};
 
 const BOUND: f32 = 1e-6;

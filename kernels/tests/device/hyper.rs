@@ -6,7 +6,7 @@ use gantry_kernels::cpu::{
     sinkhorn_write, stream_mix, stream_norm, stream_write,
 };
 
-use crate::opencl::{Arg, groups, launch, maybe, read, write};
+use crate::launch::{Arg, groups, launch, maybe, read, write};
 use crate::random::{Rng, assert_same, poison};
 use crate::{assert_near, mixed};
 

@@ -4,10 +4,12 @@
 mod attention;
 #[path = "../attention_case/mod.rs"]
 mod attention_case;
+mod cuda;
 mod elementwise;
 mod experts;
 mod gemm;
 mod hyper;
+mod launch;
 mod matrices;
 mod nvcc;
 mod opencl;

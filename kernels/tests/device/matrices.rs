@@ -5,7 +5,7 @@ use gantry_formats::layout::{Layout, Order, Scales};
 use gantry_kernels::cpu::{ActivationKind, Activations, I8Rows, Isa, MatrixView, Pool, Q8Rows};
 use half::{bf16, f16};
 
-use crate::opencl::{Arg, read};
+use crate::launch::{Arg, read};
 use crate::random::Rng;
 
 /// A stored matrix.

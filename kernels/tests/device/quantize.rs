@@ -3,8 +3,8 @@
 use gantry_formats::rotation;
 use gantry_kernels::cpu::{I8Rows, Isa, Pool, Q8Rows, rotate};
 
+use crate::launch::{Arg, groups, launch, read, write};
 use crate::mixed;
-use crate::opencl::{Arg, groups, launch, read, write};
 use crate::random::{Rng, assert_same, poison};
 
 /// Rows of `cols` with zero, subnormal, huge and halfway values in them.

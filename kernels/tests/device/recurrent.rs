@@ -5,7 +5,7 @@ use gantry_kernels::cpu::{
     ConvShape, DeltaInput, DeltaShape, Isa, KeyHeads, L2Form, Pieces, Pool, causal_conv, delta_net,
 };
 
-use crate::opencl::{Arg, groups, launch, read, write};
+use crate::launch::{Arg, groups, launch, read, write};
 use crate::random::{Rng, assert_same, assert_written, poison};
 
 fn u32s<const N: usize>(values: [usize; N]) -> [Arg<'static>; N] {

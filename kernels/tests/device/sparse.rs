@@ -8,7 +8,7 @@ use half::f16;
 
 use crate::assert_near;
 use crate::elementwise::angle_pairs;
-use crate::opencl::{Arg, groups, launch, maybe, read, write};
+use crate::launch::{Arg, groups, launch, maybe, read, write};
 use crate::random::{Rng, poison};
 
 const ISA: Isa = Isa::PORTABLE;

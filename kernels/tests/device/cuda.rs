@@ -1,0 +1,203 @@
+//! A CUDA device, for who has one: `GANTRY_DEVICE=cuda GANTRY_NVCC=... cargo test -p gantry-kernels --test device`.
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::ptr::{null, null_mut};
+
+use dlopen2::raw::Library;
+
+use crate::launch::{Device, Value, source_files, sources};
+use crate::nvcc::{compile, nvcc};
+
+type Ptr = *mut c_void;
+type Status = c_int;
+
+/// `CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK`: the group of a kernel, which its launch bounds state.
+const MAX_THREADS: c_int = 0;
+
+/// The driver's functions that are needed here, as cuda.h declares them.
+struct Driver {
+    _library: Library,
+    memory_allocate: unsafe extern "C" fn(*mut u64, usize) -> Status,
+    memory_free: unsafe extern "C" fn(u64) -> Status,
+    to_device: unsafe extern "C" fn(u64, *const c_void, usize) -> Status,
+    to_host: unsafe extern "C" fn(Ptr, u64, usize) -> Status,
+    set_current: unsafe extern "C" fn(Ptr) -> Status,
+    synchronize: unsafe extern "C" fn() -> Status,
+    attribute: unsafe extern "C" fn(*mut c_int, c_int, Ptr) -> Status,
+    #[allow(clippy::type_complexity)]
+    launch: unsafe extern "C" fn(
+        Ptr,
+        c_uint,
+        c_uint,
+        c_uint,
+        c_uint,
+        c_uint,
+        c_uint,
+        c_uint,
+        Ptr,
+        *mut Ptr,
+        *mut Ptr,
+    ) -> Status,
+}
+
+/// The first device and what is built for it.
+pub(crate) struct Cuda {
+    driver: Driver,
+    context: Ptr,
+    /// Kernels by name, and the size of their groups.
+    kernels: BTreeMap<String, (Ptr, u32)>,
+}
+
+// SAFETY: handles of the driver are good on any thread that has made their context its own, which `run` and the others
+// do.
+unsafe impl Send for Cuda {}
+
+/// Memory of the device.
+pub(crate) struct Memory {
+    at: u64,
+    free: unsafe extern "C" fn(u64) -> Status,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `Cuda::buffer`, freed once.
+        unsafe { (self.free)(self.at) };
+    }
+}
+
+#[track_caller]
+fn check(status: Status, what: &str) {
+    assert!(status == 0, "{what}: CUDA error {status}");
+}
+
+impl Cuda {
+    /// Builds all sources.
+    pub(crate) fn new() -> Self {
+        let nvcc = nvcc().expect("GANTRY_DEVICE=cuda needs nvcc: set GANTRY_NVCC");
+        let library = Library::open("libcuda.so.1").expect("the CUDA driver");
+        let folder = tempfile::tempdir().expect("a folder for what is compiled");
+        // SAFETY: each name is that of a function of this type in cuda.h; pointers are good for each call.
+        unsafe {
+            let init: unsafe extern "C" fn(c_uint) -> Status = library.symbol("cuInit").expect("cuInit");
+            let get: unsafe extern "C" fn(*mut c_int, c_int) -> Status =
+                library.symbol("cuDeviceGet").expect("cuDeviceGet");
+            let retain: unsafe extern "C" fn(*mut Ptr, c_int) -> Status =
+                library.symbol("cuDevicePrimaryCtxRetain").expect("cuDevicePrimaryCtxRetain");
+            let load: unsafe extern "C" fn(*mut Ptr, *const c_void) -> Status =
+                library.symbol("cuModuleLoadData").expect("cuModuleLoadData");
+            let function: unsafe extern "C" fn(*mut Ptr, Ptr, *const c_char) -> Status =
+                library.symbol("cuModuleGetFunction").expect("cuModuleGetFunction");
+            let driver = Driver {
+                memory_allocate: library.symbol("cuMemAlloc_v2").expect("cuMemAlloc_v2"),
+                memory_free: library.symbol("cuMemFree_v2").expect("cuMemFree_v2"),
+                to_device: library.symbol("cuMemcpyHtoD_v2").expect("cuMemcpyHtoD_v2"),
+                to_host: library.symbol("cuMemcpyDtoH_v2").expect("cuMemcpyDtoH_v2"),
+                set_current: library.symbol("cuCtxSetCurrent").expect("cuCtxSetCurrent"),
+                synchronize: library.symbol("cuCtxSynchronize").expect("cuCtxSynchronize"),
+                attribute: library.symbol("cuFuncGetAttribute").expect("cuFuncGetAttribute"),
+                launch: library.symbol("cuLaunchKernel").expect("cuLaunchKernel"),
+                _library: library,
+            };
+            let (mut device, mut context) = (0, null_mut());
+            check(init(0), "cuInit");
+            check(get(&mut device, 0), "cuDeviceGet");
+            check(retain(&mut context, device), "cuDevicePrimaryCtxRetain");
+            check((driver.set_current)(context), "cuCtxSetCurrent");
+            let mut kernels = BTreeMap::new();
+            for file in source_files() {
+                let (code, _) = compile(&nvcc, &file, folder.path(), &["-arch=native".to_owned()]);
+                let mut module = null_mut();
+                check(load(&mut module, code.as_ptr().cast()), "cuModuleLoadData");
+                for name in names(&file) {
+                    let symbol = CString::new(name.as_str()).expect("a name");
+                    let (mut kernel, mut group) = (null_mut(), 0);
+                    check(function(&mut kernel, module, symbol.as_ptr()), &name);
+                    check((driver.attribute)(&mut group, MAX_THREADS, kernel), &name);
+                    kernels.insert(name, (kernel, group as u32));
+                }
+            }
+            Cuda { driver, context, kernels }
+        }
+    }
+
+    fn make_current(&self) {
+        // SAFETY: the context is retained as long as the process lives.
+        check(unsafe { (self.driver.set_current)(self.context) }, "cuCtxSetCurrent");
+    }
+}
+
+/// The kernels that a source defines: every word `gantry_*` before a parenthesis or a comma, outside of comments.
+fn names(file: &std::path::Path) -> Vec<String> {
+    let source = std::fs::read_to_string(file).expect("a source");
+    let mut found = Vec::new();
+    let mut rest = source.as_str();
+    while let Some(at) = rest.find("gantry_") {
+        let line = &rest[..at];
+        let comment = line.rfind("/*").is_some_and(|open| line[open..].find("*/").is_none());
+        let end =
+            rest[at..].find(|c: char| !c.is_ascii_alphanumeric() && c != '_').expect("an end of a name");
+        let name = &rest[at..at + end];
+        if !comment && matches!(&rest[at + end..at + end + 1], "(" | ",") {
+            found.push(name.to_owned());
+        }
+        rest = if comment {
+            rest[at..].split_once("*/").map_or("", |(_, after)| after)
+        } else {
+            &rest[at + end..]
+        };
+    }
+    assert!(!found.is_empty() && sources().is_dir(), "no kernels in {}", file.display());
+    found
+}
+
+impl Device for Cuda {
+    type Buffer = Memory;
+
+    fn buffer(&self, bytes: &[u8]) -> Memory {
+        self.make_current();
+        let mut at = 0;
+        // SAFETY: the memory is as long as what is copied.
+        unsafe {
+            check((self.driver.memory_allocate)(&mut at, bytes.len()), "cuMemAlloc");
+            check((self.driver.to_device)(at, bytes.as_ptr().cast(), bytes.len()), "cuMemcpyHtoD");
+        }
+        Memory { at, free: self.driver.memory_free }
+    }
+
+    fn bytes(&self, buffer: &Memory, into: &mut [u8]) {
+        self.make_current();
+        // SAFETY: the buffer was made as long.
+        check(
+            unsafe { (self.driver.to_host)(into.as_mut_ptr().cast(), buffer.at, into.len()) },
+            "cuMemcpyDtoH",
+        );
+    }
+
+    #[track_caller]
+    fn run(&self, name: &str, grid: [usize; 3], args: &[Value<'_, Memory>]) {
+        self.make_current();
+        let (kernel, group) = *self.kernels.get(name).unwrap_or_else(|| panic!("no kernel {name}"));
+        let mut words: Vec<u64> = args
+            .iter()
+            .map(|arg| match arg {
+                Value::Buffer(memory) => memory.at,
+                Value::Null => 0,
+                Value::U64(v) => *v,
+                Value::U32(v) => u64::from(*v),
+                Value::F32(v) => u64::from(v.to_bits()),
+            })
+            .collect();
+        let mut params: Vec<Ptr> = words.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
+        let [x, y, z] = grid.map(|n| n as c_uint);
+        let extra = null::<Ptr>().cast_mut();
+        // SAFETY: each argument has a word, of which the kernel reads the low bytes that are its own; buffers live until
+        // the kernel has ended.
+        unsafe {
+            let params = params.as_mut_ptr();
+            let status = (self.driver.launch)(kernel, x, y, z, group, 1, 1, 0, null_mut(), params, extra);
+            check(status, name);
+            check((self.driver.synchronize)(), name);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Runs a device kernel and brings back what it wrote.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use crate::cuda::Cuda;
+use crate::opencl::OpenCl;
+
+/// Bytes after each buffer that nobody may change.
+const GUARD: usize = 256;
+const GUARD_BYTE: u8 = 0xa5;
+
+/// One argument of a kernel.
+pub(crate) enum Arg<'a> {
+    /// A buffer that is read.
+    In(&'a [u8]),
+    /// A buffer that is read and written.
+    Out(&'a mut [u8]),
+    /// No buffer.
+    Null,
+    U64(u64),
+    U32(u32),
+    F32(f32),
+}
+
+/// One argument as a device takes it.
+pub(crate) enum Value<'a, B> {
+    Buffer(&'a B),
+    Null,
+    U64(u64),
+    U32(u32),
+    F32(f32),
+}
+
+/// A device with the kernels built for it.
+pub(crate) trait Device {
+    type Buffer;
+
+    /// Memory that holds these bytes, aligned to 128.
+    fn buffer(&self, bytes: &[u8]) -> Self::Buffer;
+
+    /// What it holds now.
+    fn bytes(&self, buffer: &Self::Buffer, into: &mut [u8]);
+
+    /// Runs a kernel to its end; `grid` counts groups.
+    fn run(&self, kernel: &str, grid: [usize; 3], args: &[Value<'_, Self::Buffer>]);
+}
+
+/// Numbers that any bytes are.
+pub(crate) trait Plain: Copy {}
+impl Plain for f32 {}
+impl Plain for u64 {}
+impl Plain for u32 {}
+impl Plain for u16 {}
+impl Plain for u8 {}
+impl Plain for i8 {}
+
+/// A buffer that is read.
+pub(crate) fn read<T: Plain>(values: &[T]) -> Arg<'_> {
+    // SAFETY: plain numbers are bytes, without padding.
+    Arg::In(unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) })
+}
+
+/// A buffer that is read where there is one.
+pub(crate) fn maybe<T: Plain>(values: Option<&[T]>) -> Arg<'_> {
+    values.map_or(Arg::Null, read)
+}
+
+/// A buffer that is read and written.
+pub(crate) fn write<T: Plain>(values: &mut [T]) -> Arg<'_> {
+    // SAFETY: plain numbers are bytes, without padding, and any bytes are a plain number.
+    Arg::Out(unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) })
+}
+
+/// Groups that cover `n` members, `group` in each.
+pub(crate) fn groups(n: usize, group: usize) -> usize {
+    n.div_ceil(group)
+}
+
+/// The folder of the device sources.
+pub(crate) fn sources() -> PathBuf {
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    PathBuf::from(here).join("device")
+}
+
+/// The device sources, sorted by name.
+pub(crate) fn source_files() -> Vec<PathBuf> {
+    let files =
+        std::fs::read_dir(sources()).expect("kernels/device").map(|entry| entry.expect("a file").path());
+    let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|e| e == "c")).collect();
+    files.sort();
+    assert!(!files.is_empty(), "no sources in {}", sources().display());
+    files
+}
+
+/// The device of these tests.
+enum Any {
+    OpenCl(OpenCl),
+    Cuda(Cuda),
+}
+
+/// Runs a kernel: with `GANTRY_DEVICE=cuda` on the first CUDA device, else where there is an OpenCL device. Where there is
+/// none it says why and gives `false`, which `GANTRY_REQUIRE_OPENCL=1` makes a failure. `grid` counts groups.
+#[track_caller]
+pub(crate) fn launch(kernel: &str, grid: [usize; 3], args: &mut [Arg<'_>]) -> bool {
+    static DEVICE: OnceLock<Result<Mutex<Any>, String>> = OnceLock::new();
+    let device = DEVICE.get_or_init(|| {
+        let cuda = std::env::var_os("GANTRY_DEVICE").is_some_and(|v| v == "cuda");
+        let device = if cuda { Ok(Any::Cuda(Cuda::new())) } else { OpenCl::new().map(Any::OpenCl) };
+        device.map(Mutex::new)
+    });
+    match device {
+        Ok(device) => {
+            match &*device.lock().unwrap_or_else(PoisonError::into_inner) {
+                Any::OpenCl(device) => run(device, kernel, grid, args),
+                Any::Cuda(device) => run(device, kernel, grid, args),
+            }
+            true
+        }
+        Err(why) => {
+            let required = std::env::var_os("GANTRY_REQUIRE_OPENCL").is_some_and(|v| v == "1");
+            assert!(!required, "no OpenCL device: {why}");
+            eprintln!("{kernel} was not run, there is no OpenCL device: {why}");
+            false
+        }
+    }
+}
+
+#[track_caller]
+fn run<D: Device>(device: &D, name: &str, grid: [usize; 3], args: &mut [Arg<'_>]) {
+    let guarded = |bytes: &[u8]| device.buffer(&[bytes, &[GUARD_BYTE; GUARD]].concat());
+    let buffers: Vec<Option<D::Buffer>> = args
+        .iter()
+        .map(|arg| match arg {
+            Arg::In(bytes) => Some(guarded(bytes)),
+            Arg::Out(bytes) => Some(guarded(bytes)),
+            _ => None,
+        })
+        .collect();
+    let values: Vec<_> = args
+        .iter()
+        .zip(&buffers)
+        .map(|(arg, buffer)| match (arg, buffer) {
+            (_, Some(buffer)) => Value::Buffer(buffer),
+            (Arg::U64(v), None) => Value::U64(*v),
+            (Arg::U32(v), None) => Value::U32(*v),
+            (Arg::F32(v), None) => Value::F32(*v),
+            _ => Value::Null,
+        })
+        .collect();
+    device.run(name, grid, &values);
+    for (i, (arg, buffer)) in args.iter_mut().zip(&buffers).enumerate() {
+        let (Some(buffer), Arg::In(_) | Arg::Out(_)) = (buffer, &*arg) else { continue };
+        let len = match arg {
+            Arg::In(bytes) => bytes.len(),
+            Arg::Out(bytes) => bytes.len(),
+            _ => 0,
+        };
+        let mut back = vec![0u8; len + GUARD];
+        device.bytes(buffer, &mut back);
+        let (now, guard) = back.split_at(len);
+        assert!(guard.iter().all(|b| *b == GUARD_BYTE), "{name} wrote beyond the end of argument {i}");
+        match arg {
+            Arg::In(before) => assert!(*before == now, "{name} changed argument {i}"),
+            Arg::Out(bytes) => bytes.copy_from_slice(now),
+            _ => {}
+        }
+    }
+}
