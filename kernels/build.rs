@@ -49,16 +49,7 @@ fn compile(nvcc: &Path, out: &Path) {
     let wanted = env::var("GANTRY_CUDA_TARGETS").unwrap_or_else(|_| TARGETS.join(" "));
     let targets: Vec<&str> = wanted.split_whitespace().collect();
     let mut command = Command::new(nvcc);
-    command.args([
-        "-std=c++17",
-        "-O3",
-        "--threads",
-        "0",
-        "-Werror",
-        "all-warnings",
-        "-Xptxas",
-        "-v",
-    ]);
+    command.args(["-std=c++17", "-O3", "--threads", "0", "-Werror", "all-warnings", "-Xptxas", "-v"]);
     for (i, target) in targets.iter().enumerate() {
         let virtual_target = target.replace("sm_", "compute_");
         let code = match i + 1 == targets.len() {

@@ -14,8 +14,7 @@
  *   beta,      f32: logits of the update's strength, and what decides about the decay; value head h of token t at
  *   alpha      t * row + start + h / len * stride + h % len
  *   decay, dt  f32 [value_heads]
- *   qk         out f32 [n][2 * key_heads][dim]: x * r, r = 1 / sqrt(sum x^2 + eps), or with `largest`
- *              1 / max(sqrt(sum x^2), eps)
+ *   qk         out f32 [n][2 * key_heads][dim]: x * r, r = 1 / sqrt(sum x^2 + eps)
  *   gates      out f32 [n][2][value_heads]: g = e^(decay * ln(1 + e^(alpha + dt))), then 1 / (1 + e^-beta)
  * Grid: x = 2 * key_heads + 1, y = n. */
 KERNEL(DELTA_PREPARE_GROUP)
@@ -24,7 +23,7 @@ gantry_delta_prepare(GLOBAL const float *RESTRICT qkv, GLOBAL const float *RESTR
                      GLOBAL const float *RESTRICT dt, GLOBAL float *RESTRICT qk, GLOBAL float *RESTRICT gates,
                      ulong beta_row, ulong beta_start, ulong beta_stride, ulong alpha_row, ulong alpha_start,
                      ulong alpha_stride, uint key_heads, uint value_heads, uint dim, uint beta_len, uint alpha_len,
-                     uint largest, float eps) {
+                     float eps) {
     SHARED(float, room, DELTA_PREPARE_GROUP);
     const uint t = GROUP_Y, head = GROUP_X;
     if (head < 2 * key_heads) {
@@ -32,9 +31,7 @@ gantry_delta_prepare(GLOBAL const float *RESTRICT qkv, GLOBAL const float *RESTR
         float sum = 0.0f;
         for (uint i = LID; i < dim; i += DELTA_PREPARE_GROUP) sum = MAD(x[i], x[i], sum);
         sum = sum_of_256(room, sum);
-        float length = SQRT(largest ? sum : ADD(sum, eps));
-        if (largest && length < eps) length = eps;
-        const float r = DIV(1.0f, length);
+        const float r = DIV(1.0f, SQRT(ADD(sum, eps)));
         for (uint i = LID; i < dim; i += DELTA_PREPARE_GROUP) {
             qk[((ulong)t * 2 * key_heads + head) * dim + i] = MUL(x[i], r);
         }

@@ -197,8 +197,8 @@ fn activations_and_sums() {
     let used = 6;
     let (x, weights) = (rng.units(n * used * width, 2.0), rng.units(n * used, 1.0));
     let (mut truth, mut y) = (poison(n * width), poison(n * width));
-    let outputs = ExpertOutputs { x: &x, rows: None, weights: &weights, used, n: width };
-    weighted_sum(ISA, &pool, &outputs, false, &mut truth);
+    let outputs = ExpertOutputs { x: &x, weights: &weights, used, n: width };
+    weighted_sum(ISA, &pool, &outputs, &mut truth);
     let mut args = vec![read(&x), read(&weights), write(&mut y)];
     args.extend(u32s(&[n, used, width]));
     if launch("gantry_mix", [groups(width, 256), n, 1], &mut args) {

@@ -2,7 +2,7 @@
 //! may be orthogonal) of the output of a state of ones.
 
 use gantry_kernels::cpu::{
-    ConvShape, DeltaInput, DeltaShape, Isa, KeyHeads, L2Form, Pieces, Pool, causal_conv, delta_net,
+    ConvShape, DeltaInput, DeltaShape, Isa, KeyHeads, Pieces, Pool, causal_conv, delta_net,
 };
 
 use crate::launch::{Arg, groups, launch, read, write};
@@ -95,8 +95,8 @@ fn delta_nets_over_batches_of_two_sequences() {
     let mut rng = Rng(2);
     let pool = Pool::new(1);
     for (key_heads, value_heads, dim) in [(1, 1, 1), (2, 4, 128), (1, 2, 40), (2, 2, 256), (3, 3, 33)] {
-        for (keys, l2) in [(KeyHeads::Tiled, L2Form::Sum), (KeyHeads::Grouped, L2Form::Max)] {
-            let shape = DeltaShape { key_heads, value_heads, dim, keys, l2, eps: 1e-6 };
+        for keys in [KeyHeads::Tiled, KeyHeads::Grouped] {
+            let shape = DeltaShape { key_heads, value_heads, dim, keys, eps: 1e-6 };
             let width = (2 * key_heads + value_heads) * dim;
             let (decay, dt) = (rng.units(value_heads, 0.5), rng.units(value_heads, 1.0));
             let decay: Vec<f32> = decay.iter().map(|d| -d.abs()).collect();
@@ -133,7 +133,7 @@ fn delta_nets_over_batches_of_two_sequences() {
                 for p in [pieces, alpha] {
                     args.extend([p.row, p.start, p.stride].map(|v| Arg::U64(v as u64)));
                 }
-                args.extend(u32s([key_heads, value_heads, dim, 1, 1, usize::from(l2 == L2Form::Max)]));
+                args.extend(u32s([key_heads, value_heads, dim, 1, 1]));
                 args.push(Arg::F32(1e-6));
                 if !launch("gantry_delta_prepare", [2 * key_heads + 1, n, 1], &mut args) {
                     return;

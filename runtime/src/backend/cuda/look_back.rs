@@ -246,7 +246,7 @@ impl Runner {
                     gates,
                 ];
                 let args = Args::at(&addresses).long(&logits(beta)).long(&logits(alpha));
-                let args = args.int(&[key_heads, value_heads, dim, beta.len, alpha.len, 0]).float(eps);
+                let args = args.int(&[key_heads, value_heads, dim, beta.len, alpha.len]).float(eps);
                 self.launch(loaded, "gantry_delta_prepare", [2 * key_heads + 1, n, 1], &args)?;
                 let kept = batch.kept(*state);
                 let addresses =
