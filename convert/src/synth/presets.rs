@@ -5,7 +5,7 @@ use crate::failure::Refusal;
 use gantry_formats::exit::Exit;
 
 /// Name and text, small ones first.
-pub(super) const PRESETS: [(&str, &str); 15] = [
+pub(super) const PRESETS: [(&str, &str); 16] = [
     ("llama-tiny", include_str!("presets/llama-tiny.toml")),
     ("llama-moe-tiny", include_str!("presets/llama-moe-tiny.toml")),
     ("qwen2-tiny", include_str!("presets/qwen2-tiny.toml")),
@@ -21,6 +21,7 @@ pub(super) const PRESETS: [(&str, &str); 15] = [
     ("qwen4exp-1gb", include_str!("presets/qwen4exp-1gb.toml")),
     ("qwen3moe-1b", include_str!("presets/qwen3moe-1b.toml")),
     ("qwen4exp-2b", include_str!("presets/qwen4exp-2b.toml")),
+    ("qwen4exp-real-4l", include_str!("presets/qwen4exp-real-4l.toml")),
 ];
 
 /// The text of a preset.

@@ -31,6 +31,14 @@ pub struct Hashed {
     pub whole: bool,
 }
 
+impl Hashed {
+    /// `stretch`, whose first byte lies at `at`.
+    pub fn of(container: &Container, stretch: &Stretch, at: u64) -> Self {
+        let whole = stretch.bytes == container.table().blobs()[stretch.blob].bytes;
+        Self { at, offset: stretch.offset, bytes: stretch.bytes, whole }
+    }
+}
+
 /// Writes bytes where a card copies them from.
 pub type Fill<'a> = dyn FnMut(&mut [u8]) -> Result<()> + 'a;
 
@@ -67,9 +75,7 @@ struct Announced {
 
 impl Announced {
     fn add(&mut self, container: &Container, from: usize, stretch: &Stretch, at: u64) {
-        let blob = &container.table().blobs()[stretch.blob];
-        let whole = stretch.bytes == blob.bytes;
-        self.hashed.push(Hashed { at, offset: stretch.offset, bytes: stretch.bytes, whole });
+        self.hashed.push(Hashed::of(container, stretch, at));
         self.sources.push((from, *stretch));
     }
 

@@ -1,9 +1,12 @@
 //! What loading is measured against: bytes of a file to a card, and nothing else.
 
-use super::driver::{Context, CudaError, DeviceMemory, Event, Pinned, Stream};
+use super::driver::{Arg, Context, CudaError, DeviceMemory, Event, Module, Pinned, Stream};
+use super::lift;
 use crate::Result;
+use crate::load::Hashed;
 use gantry_formats::container::{Container, ContainerError};
 use gantry_formats::source::ReadAt;
+use gantry_kernels::cuda::FATBIN;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -66,6 +69,40 @@ fn copy(to: &DeviceMemory, at: u64, from: &[u8], stream: &Stream) -> Result<(), 
     // SAFETY: the caller writes to the buffer again only after an event that it records behind this copy, and frees it
     // only after it waited for the stream.
     unsafe { to.write_async(at, from, stream) }
+}
+
+/// Bytes per second that a card hashes: all blobs of a container's first segment, which lies in `arena`, at once; the best
+/// of several.
+///
+/// # Errors
+/// What the driver says.
+#[allow(unsafe_code, reason = "a launch")]
+pub fn hash_rate(container: &Container, arena: &DeviceMemory) -> Result<f64> {
+    let context = arena.context();
+    let kernel = Module::new(context, FATBIN)?.function("gantry_blake3")?;
+    let hashed: Vec<Hashed> = container
+        .stretches(0)
+        .map(|s| Hashed::of(container, &s, container.table().blobs()[s.blob].offset + s.offset))
+        .collect();
+    let described = lift::described(&hashed);
+    let stream = Stream::new(context)?;
+    let table = DeviceMemory::new(context, described.len() as u64, "measuring")?;
+    table.write(0, &described, &stream)?;
+    let values = DeviceMemory::new(context, 32 * hashed.len() as u64, "measuring")?;
+    let args = [arena.address(), table.address(), values.address()].map(Arg::U64);
+    let (begin, end) = (Event::new(context, true)?, Event::new(context, true)?);
+    let mut best = f32::INFINITY;
+    for _ in 0..8 {
+        begin.record(&stream)?;
+        // SAFETY: each stretch lies in the arena, which has room behind it, and has a description and a value; all of
+        // them outlive the stream's work, which is waited for.
+        unsafe { kernel.launch(&stream, [hashed.len() as u32, 1, 1], kernel.group(), &args) }?;
+        end.record(&stream)?;
+        end.synchronize()?;
+        best = best.min(begin.until(&end)?);
+    }
+    let bytes: u64 = hashed.iter().map(|h| h.bytes).sum();
+    Ok(bytes as f64 / f64::from(best) * 1e3)
 }
 
 /// Bytes per second of copies from pinned memory of the host to `card`: the best of several.

@@ -56,6 +56,18 @@ struct Begun {
     turn: AtomicUsize,
 }
 
+/// Stretches as the hash kernel takes them.
+pub(super) fn described(hashed: &[Hashed]) -> Vec<u8> {
+    let mut described = Vec::with_capacity(hashed.len() * DESCRIBED);
+    for h in hashed {
+        described.extend_from_slice(&h.at.to_le_bytes());
+        described.extend_from_slice(&(h.offset / 1024).to_le_bytes());
+        described.extend_from_slice(&(h.bytes as u32).to_le_bytes());
+        described.extend_from_slice(&u32::from(h.whole).to_le_bytes());
+    }
+    described
+}
+
 /// Slots that are free, those that are longest free first.
 struct Ring {
     free: Mutex<VecDeque<Slot>>,
@@ -171,13 +183,7 @@ impl Lift for CudaLift {
             Ok(Slot { memory, copied: Event::new(&card.context, false)? })
         });
         let slots = slots.collect::<Result<VecDeque<_>, CudaError>>()?;
-        let mut described = Vec::with_capacity(hashed.len() * DESCRIBED);
-        for h in hashed {
-            described.extend_from_slice(&h.at.to_le_bytes());
-            described.extend_from_slice(&(h.offset / 1024).to_le_bytes());
-            described.extend_from_slice(&(h.bytes as u32).to_le_bytes());
-            described.extend_from_slice(&u32::from(h.whole).to_le_bytes());
-        }
+        let described = described(hashed);
         let table = "the table of what a card hashes";
         let stretches = DeviceMemory::new(&card.context, described.len() as u64, table)?;
         stretches.write(0, &described, &card.copies)?;

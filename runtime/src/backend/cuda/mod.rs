@@ -19,7 +19,7 @@ mod streams;
 mod tables;
 mod workspace;
 
-pub use bare::{pinned_copy, read_and_copy};
+pub use bare::{hash_rate, pinned_copy, read_and_copy};
 pub use driver::{CardInfo, CudaError, DeviceMemory, cards};
 
 use super::{Backend, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace, cpu};
