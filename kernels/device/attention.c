@@ -206,26 +206,10 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
             sums[h] *= factor; \
             UNROLL for (uint i = 0; i < ATTENTION_EACH; i++) out[h][i] *= factor; \
         } \
-        for (uint block = 0; block < some; block += ATTENTION_BLOCK) { \
-            /* Loads first. Keys past the last have the weight 0. */ \
-            float v[ATTENTION_BLOCK][ATTENTION_EACH]; \
-            UNROLL for (uint j = 0; j < ATTENTION_BLOCK; j++) { \
-                UNROLL for (uint i = 0; i < ATTENTION_EACH; i++) { \
-                    const uint d = LID + i * ATTENTION_GROUP; \
-                    v[j][i] = 0.0f; \
-                    if (i * ATTENTION_GROUP < value_len && block + j < some && d < value_len) { \
-                        v[j][i] = kept_value(halves, states + value_at[block + j], d); \
-                    } \
-                } \
-            } \
-            UNROLL for (uint j = 0; j < ATTENTION_BLOCK; j++) { \
-                const float4 four = *(LOCAL const float4 *)(weights + (block + j) * ATTENTION_HEADS); \
-                const float w[ATTENTION_HEADS] = {four.x, four.y, four.z, four.w}; \
-                UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
-                    sums[h] += w[h]; \
-                    UNROLL for (uint i = 0; i < ATTENTION_EACH; i++) out[h][i] = MAD(w[h], v[j][i], out[h][i]); \
-                } \
-            } \
+        if (value_len <= ATTENTION_GROUP) { \
+            ATTENTION_VALUES(halves, 1) \
+        } else { \
+            ATTENTION_VALUES(halves, ATTENTION_EACH) \
         } \
         BARRIER(); \
     } \
@@ -256,37 +240,29 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
         } \
     }
 
+/* Adds the weighted values of a tile; a member has `each` dimensions. Loads come first; keys past the last have the
+ * weight 0. */
+#define ATTENTION_VALUES(halves, each) \
+    for (uint block = 0; block < some; block += ATTENTION_BLOCK) { \
+        float v[ATTENTION_BLOCK][each]; \
+        UNROLL for (uint j = 0; j < ATTENTION_BLOCK; j++) { \
+            UNROLL for (uint i = 0; i < each; i++) { \
+                const uint d = LID + i * ATTENTION_GROUP; \
+                v[j][i] = 0.0f; \
+                if (block + j < some && d < value_len) { \
+                    v[j][i] = kept_value(halves, states + value_at[block + j], d); \
+                } \
+            } \
+        } \
+        UNROLL for (uint j = 0; j < ATTENTION_BLOCK; j++) { \
+            const float4 four = *(LOCAL const float4 *)(weights + (block + j) * ATTENTION_HEADS); \
+            const float w[ATTENTION_HEADS] = {four.x, four.y, four.z, four.w}; \
+            UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
+                sums[h] += w[h]; \
+                UNROLL for (uint i = 0; i < each; i++) out[h][i] = MAD(w[h], v[j][i], out[h][i]); \
+            } \
+        } \
+    }
+
 ATTENTION(gantry_attention_f32, 0)
 ATTENTION(gantry_attention_f16, 1)
-
-/* y[t][h] of the stretches that gantry_attention_* left in `partial`, in order.
- *   partial, sinks, y  as there; splits  at least 2
- * Grid: x = n, y = heads. */
-KERNEL(ATTENTION_GROUP)
-gantry_attention_combine(GLOBAL const float *RESTRICT partial, GLOBAL const float *RESTRICT sinks,
-                         GLOBAL float *RESTRICT y, uint heads, uint value_len, uint splits) {
-    const ulong at = (ulong)GROUP_X * heads + GROUP_Y;
-    const uint width = 2 + value_len;
-    partial += at * splits * width;
-    float most = sinks ? sinks[GROUP_Y] : FROM_BITS(0xff800000u);
-    float largest_sum = 0.0f;
-    for (uint s = 0; s < splits; s++) most = partial[(ulong)s * width] > most ? partial[(ulong)s * width] : most;
-    float sum = 0.0f;
-    for (uint s = 0; s < splits; s++) {
-        const float part = partial[(ulong)s * width + 1];
-        /* A stretch without keys has the sum 0. */
-        if (part != 0.0f) sum = MAD(part, exp_of(SUB(partial[(ulong)s * width], most)), sum);
-        largest_sum = part != 0.0f ? 1.0f : largest_sum;
-    }
-    if (sinks) sum += exp_of(SUB(sinks[GROUP_Y], most));
-    const float inverse = largest_sum > 0.0f ? DIV(1.0f, sum) : 0.0f;
-    for (uint d = LID; d < value_len; d += ATTENTION_GROUP) {
-        float out = 0.0f;
-        for (uint s = 0; s < splits; s++) {
-            if (partial[(ulong)s * width + 1] != 0.0f) {
-                out = MAD(partial[(ulong)s * width + 2 + d], exp_of(SUB(partial[(ulong)s * width], most)), out);
-            }
-        }
-        y[at * value_len + d] = MUL(out, inverse);
-    }
-}
