@@ -4,7 +4,7 @@
 
 #define ATTENTION_GROUP 128
 /* Query heads of a group, which share a key-value head. */
-#define ATTENTION_HEADS 8
+#define ATTENTION_HEADS 4
 /* Keys that are scored at a time; four members share one. */
 #define ATTENTION_TILE 32
 /* Most values of a key or value head; a member sums every 128th of them. */
@@ -81,9 +81,9 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
  *   chunk          a multiple of 32
  *   splits         at least what the longest token sees / chunk
  * key_len, value_len <= 576.
- * Grid: x = n, y = kv_heads * (heads / kv_heads / 8 rounded up), z = splits. */
+ * Grid: x = n, y = kv_heads * (heads / kv_heads / 4 rounded up), z = splits. */
 #define ATTENTION(name, halves) \
-    KERNEL(ATTENTION_GROUP) \
+    KERNEL_OF_TWO(ATTENTION_GROUP) \
     name(GLOBAL const float *RESTRICT q, GLOBAL const uchar *RESTRICT states, GLOBAL const ulong *RESTRICT offsets, \
          GLOBAL const ulong *RESTRICT entry_offsets, GLOBAL const uint *RESTRICT positions, \
          GLOBAL const uint *RESTRICT slots, GLOBAL const uint *RESTRICT chosen, \
@@ -113,17 +113,14 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
     if (entry_offsets) more = rows_seen(entry_chosen, t, entry_per_token, 0, end / ratio); \
     const uint all = own.count + more.count, start = GROUP_Z * chunk; \
     const uint stop = all < start + chunk ? all : start + chunk; \
-    for (uint i = LID; i < count * key_len; i += ATTENTION_GROUP) { \
+    /* Heads past the last are computed with zeros and not stored: no branch keeps loads from being under way together. */ \
+    for (uint i = LID; i < ATTENTION_HEADS * key_len; i += ATTENTION_GROUP) { \
         queries[i / key_len * ATTENTION_LEN + i % key_len] = \
-            q[t * q_row + q_start + (ulong)head * key_len + i]; \
+            i < count * key_len ? q[t * q_row + q_start + (ulong)head * key_len + i] : 0.0f; \
     } \
-    /* A member has key LID % 32 of heads LID / 32 and four more in the softmax. */ \
+    /* In the softmax a member has key LID % 32 of head LID / 32. */ \
     const uint key = LID % ATTENTION_TILE, own_head = LID / ATTENTION_TILE; \
-    float most[2]; \
-    for (uint i = 0; i < 2; i++) { \
-        const uint h = own_head + 4 * i; \
-        most[i] = sinks && h < count ? sinks[head + h] : FROM_BITS(lowest); \
-    } \
+    float most = sinks && own_head < count ? sinks[head + own_head] : FROM_BITS(lowest); \
     float sums[ATTENTION_HEADS], out[ATTENTION_HEADS][ATTENTION_EACH]; \
     UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
         sums[h] = 0.0f; \
@@ -154,18 +151,20 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
                         float4 k[4]; \
                         UNROLL for (uint u = 0; u < 4; u++) { \
                             const uint d = start_d + 16 * u; \
-                            k[u] = kept_values(halves, keys, d < key_len ? d : start_d); \
+                            k[u] = kept_values(halves, keys, d < key_len ? d : 0); \
+                            k[u].x = d < key_len ? k[u].x : 0.0f; \
+                            k[u].y = d < key_len ? k[u].y : 0.0f; \
+                            k[u].z = d < key_len ? k[u].z : 0.0f; \
+                            k[u].w = d < key_len ? k[u].w : 0.0f; \
                         } \
                         UNROLL for (uint u = 0; u < 4; u++) { \
-                            const uint d = start_d + 16 * u; \
+                            const uint d = start_d + 16 * u < key_len ? start_d + 16 * u : 0; \
                             UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
-                                if (h < count && d < key_len) { \
-                                    const float4 x = *(LOCAL const float4 *)(queries + h * ATTENTION_LEN + d); \
-                                    dots[h] = MAD(x.x, k[u].x, dots[h]); \
-                                    dots[h] = MAD(x.y, k[u].y, dots[h]); \
-                                    dots[h] = MAD(x.z, k[u].z, dots[h]); \
-                                    dots[h] = MAD(x.w, k[u].w, dots[h]); \
-                                } \
+                                const float4 x = *(LOCAL const float4 *)(queries + h * ATTENTION_LEN + d); \
+                                dots[h] = MAD(x.x, k[u].x, dots[h]); \
+                                dots[h] = MAD(x.y, k[u].y, dots[h]); \
+                                dots[h] = MAD(x.z, k[u].z, dots[h]); \
+                                dots[h] = MAD(x.w, k[u].w, dots[h]); \
                             } \
                         } \
                     } \
@@ -173,7 +172,7 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
                     for (uint d = part; d < key_len; d += 4) { \
                         const float k = kept_value(halves, keys, d); \
                         UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
-                            if (h < count) dots[h] = MAD(queries[h * ATTENTION_LEN + d], k, dots[h]); \
+                            dots[h] = MAD(queries[h * ATTENTION_LEN + d], k, dots[h]); \
                         } \
                     } \
                 } \
@@ -183,26 +182,23 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
             } \
         } \
         BARRIER(); \
-        for (uint i = 0; i < 2; i++) { \
-            const uint at = (own_head + 4 * i) * ATTENTION_TILE + key, step = ATTENTION_HEADS * ATTENTION_TILE; \
-            const float two = quarters[at] + quarters[at + step]; \
-            const float dot = two + (quarters[at + 2 * step] + quarters[at + 3 * step]); \
-            scores[at] = key < some ? MUL(dot, scale) : FROM_BITS(lowest); \
-        } \
+        const uint step = ATTENTION_HEADS * ATTENTION_TILE; \
+        const float two = quarters[LID] + quarters[LID + step]; \
+        const float dot = two + (quarters[LID + 2 * step] + quarters[LID + 3 * step]); \
+        const float score = key < some ? MUL(dot, scale) : FROM_BITS(lowest); \
+        scores[LID] = score; \
         BARRIER(); \
-        for (uint i = 0; i < 2; i++) { \
-            const uint h = own_head + 4 * i; \
-            float next = most[i]; \
+        { \
+            float next = most; \
             UNROLL for (uint j = 0; j < ATTENTION_TILE; j += 4) { \
-                const float4 s = *(LOCAL const float4 *)(scores + h * ATTENTION_TILE + j); \
+                const float4 s = *(LOCAL const float4 *)(scores + own_head * ATTENTION_TILE + j); \
                 const float low = s.y > s.x ? s.y : s.x, high = s.w > s.z ? s.w : s.z; \
                 next = low > next ? low : next; \
                 next = high > next ? high : next; \
             } \
-            const float s = scores[h * ATTENTION_TILE + key]; \
-            weights[key * ATTENTION_HEADS + h] = key < some ? exp_of(SUB(s, next)) : 0.0f; \
-            if (key == 0) factors[h] = most[i] == next ? 1.0f : exp_of(SUB(most[i], next)); \
-            most[i] = next; \
+            weights[key * ATTENTION_HEADS + own_head] = key < some ? exp_of(SUB(score, next)) : 0.0f; \
+            if (key == 0) factors[own_head] = most == next ? 1.0f : exp_of(SUB(most, next)); \
+            most = next; \
         } \
         BARRIER(); \
         UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
@@ -210,35 +206,14 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
             sums[h] *= factor; \
             UNROLL for (uint i = 0; i < ATTENTION_EACH; i++) out[h][i] *= factor; \
         } \
-        for (uint block = 0; block < some; block += ATTENTION_BLOCK) { \
-            /* Loads first. Keys past the last have the weight 0. */ \
-            float v[ATTENTION_BLOCK][ATTENTION_EACH]; \
-            UNROLL for (uint j = 0; j < ATTENTION_BLOCK; j++) { \
-                UNROLL for (uint i = 0; i < ATTENTION_EACH; i++) { \
-                    const uint d = LID + i * ATTENTION_GROUP; \
-                    v[j][i] = 0.0f; \
-                    if (i * ATTENTION_GROUP < value_len && block + j < some && d < value_len) { \
-                        v[j][i] = kept_value(halves, states + value_at[block + j], d); \
-                    } \
-                } \
-            } \
-            UNROLL for (uint j = 0; j < ATTENTION_BLOCK; j++) { \
-                UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
-                    if (h < count) { \
-                        const float w = weights[(block + j) * ATTENTION_HEADS + h]; \
-                        sums[h] += w; \
-                        UNROLL for (uint i = 0; i < ATTENTION_EACH; i++) { \
-                            if (i * ATTENTION_GROUP < value_len) out[h][i] = MAD(w, v[j][i], out[h][i]); \
-                        } \
-                    } \
-                } \
-            } \
+        if (value_len <= ATTENTION_GROUP) { \
+            ATTENTION_VALUES(halves, 1) \
+        } else { \
+            ATTENTION_VALUES(halves, ATTENTION_EACH) \
         } \
         BARRIER(); \
     } \
-    for (uint i = 0; i < 2; i++) { \
-        if (key == 0) factors[own_head + 4 * i] = most[i]; \
-    } \
+    if (key == 0) factors[own_head] = most; \
     BARRIER(); \
     UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
         if (h < count) { \
@@ -265,37 +240,29 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
         } \
     }
 
+/* Adds the weighted values of a tile; a member has `each` dimensions. Loads come first; keys past the last have the
+ * weight 0. */
+#define ATTENTION_VALUES(halves, each) \
+    for (uint block = 0; block < some; block += ATTENTION_BLOCK) { \
+        float v[ATTENTION_BLOCK][each]; \
+        UNROLL for (uint j = 0; j < ATTENTION_BLOCK; j++) { \
+            UNROLL for (uint i = 0; i < each; i++) { \
+                const uint d = LID + i * ATTENTION_GROUP; \
+                v[j][i] = 0.0f; \
+                if (block + j < some && d < value_len) { \
+                    v[j][i] = kept_value(halves, states + value_at[block + j], d); \
+                } \
+            } \
+        } \
+        UNROLL for (uint j = 0; j < ATTENTION_BLOCK; j++) { \
+            const float4 four = *(LOCAL const float4 *)(weights + (block + j) * ATTENTION_HEADS); \
+            const float w[ATTENTION_HEADS] = {four.x, four.y, four.z, four.w}; \
+            UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
+                sums[h] += w[h]; \
+                UNROLL for (uint i = 0; i < each; i++) out[h][i] = MAD(w[h], v[j][i], out[h][i]); \
+            } \
+        } \
+    }
+
 ATTENTION(gantry_attention_f32, 0)
 ATTENTION(gantry_attention_f16, 1)
-
-/* y[t][h] of the stretches that gantry_attention_* left in `partial`, in order.
- *   partial, sinks, y  as there; splits  at least 2
- * Grid: x = n, y = heads. */
-KERNEL(ATTENTION_GROUP)
-gantry_attention_combine(GLOBAL const float *RESTRICT partial, GLOBAL const float *RESTRICT sinks,
-                         GLOBAL float *RESTRICT y, uint heads, uint value_len, uint splits) {
-    const ulong at = (ulong)GROUP_X * heads + GROUP_Y;
-    const uint width = 2 + value_len;
-    partial += at * splits * width;
-    float most = sinks ? sinks[GROUP_Y] : FROM_BITS(0xff800000u);
-    float largest_sum = 0.0f;
-    for (uint s = 0; s < splits; s++) most = partial[(ulong)s * width] > most ? partial[(ulong)s * width] : most;
-    float sum = 0.0f;
-    for (uint s = 0; s < splits; s++) {
-        const float part = partial[(ulong)s * width + 1];
-        /* A stretch without keys has the sum 0. */
-        if (part != 0.0f) sum = MAD(part, exp_of(SUB(partial[(ulong)s * width], most)), sum);
-        largest_sum = part != 0.0f ? 1.0f : largest_sum;
-    }
-    if (sinks) sum += exp_of(SUB(sinks[GROUP_Y], most));
-    const float inverse = largest_sum > 0.0f ? DIV(1.0f, sum) : 0.0f;
-    for (uint d = LID; d < value_len; d += ATTENTION_GROUP) {
-        float out = 0.0f;
-        for (uint s = 0; s < splits; s++) {
-            if (partial[(ulong)s * width + 1] != 0.0f) {
-                out = MAD(partial[(ulong)s * width + 2 + d], exp_of(SUB(partial[(ulong)s * width], most)), out);
-            }
-        }
-        y[at * value_len + d] = MUL(out, inverse);
-    }
-}

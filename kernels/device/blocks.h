@@ -147,10 +147,9 @@ DEVICE float weight_block(uint layout, const weights *w, ulong row, uint b, uint
     return 0.0f;
 }
 
-/* The output of member LID < 128: row LID % 16 of the part by activations LID / 16. xq int8 [rows][cols], xs f32
- * [rows][cols / 32], xq aligned to 16 bytes. */
-DEVICE float block_product(uint layout, const weights *w, const part *p, GLOBAL const uchar *RESTRICT xq,
-                           GLOBAL const float *RESTRICT xs, LOCAL float *room) {
+/* Adds to the sums those of the first `tokens` activations; see float_sums. */
+DEVICE void block_sums(uint layout, uint tokens, const weights *w, const part *p, GLOBAL const uchar *RESTRICT xq,
+                       GLOBAL const float *RESTRICT xs, float *sums) {
     const uint lane = LID % PRODUCT_LANES, blocks = w->cols / 32;
     ulong rows[2] = {part_row(p, 0), part_row(p, 1)};
     block_order o;
@@ -161,9 +160,6 @@ DEVICE float block_product(uint layout, const weights *w, const part *p, GLOBAL 
         /* The scales of a row are padded as its columns. */
         padded = padded_to(w->cols, w->order == 3 ? 64 : 32) / 32;
     }
-    float sums[2 * PRODUCT_TOKENS];
-    UNROLL
-    for (uint i = 0; i < 2 * PRODUCT_TOKENS; i++) sums[i] = 0.0f;
     for (uint b = lane; b < blocks; b += PRODUCT_LANES) {
         uint q[2][8];
         float d[2];
@@ -176,23 +172,33 @@ DEVICE float block_product(uint layout, const weights *w, const part *p, GLOBAL 
             d[1] = weight_block(layout, w, rows[1], b, q[1]);
         }
         UNROLL
-        for (uint t = 0; t < PRODUCT_TOKENS; t++) {
-            if (t < p->count) {
-                const ulong at = (ulong)p->x[t] * blocks + b;
-                GLOBAL const uint4 *from = (GLOBAL const uint4 *)(xq + at * 32);
-                const uint4 u = from[0], v = from[1];
-                const uint x[8] = {u.x, u.y, u.z, u.w, v.x, v.y, v.z, v.w};
-                int first = 0, second = 0;
-                UNROLL
-                for (uint j = 0; j < 8; j++) {
-                    first = DOT4(q[0][j], x[j], first);
-                    second = DOT4(q[1][j], x[j], second);
-                }
-                sums[t] = ADD(sums[t], MUL((float)first, MUL(d[0], xs[at])));
-                sums[PRODUCT_TOKENS + t] = ADD(sums[PRODUCT_TOKENS + t], MUL((float)second, MUL(d[1], xs[at])));
+        for (uint t = 0; t < tokens; t++) {
+            const ulong at = (ulong)p->x[t] * blocks + b;
+            GLOBAL const uint4 *from = (GLOBAL const uint4 *)(xq + at * 32);
+            const uint4 u = from[0], v = from[1];
+            const uint x[8] = {u.x, u.y, u.z, u.w, v.x, v.y, v.z, v.w};
+            int first = 0, second = 0;
+            UNROLL
+            for (uint j = 0; j < 8; j++) {
+                first = DOT4(q[0][j], x[j], first);
+                second = DOT4(q[1][j], x[j], second);
             }
+            sums[t] = ADD(sums[t], MUL((float)first, MUL(d[0], xs[at])));
+            sums[PRODUCT_TOKENS + t] = ADD(sums[PRODUCT_TOKENS + t], MUL((float)second, MUL(d[1], xs[at])));
         }
     }
+}
+
+/* The output of member LID < 128: row LID % 16 of the part by activations LID / 16. xq int8 [rows][cols], xs f32
+ * [rows][cols / 32], xq aligned to 16 bytes. */
+DEVICE float block_product(uint layout, const weights *w, const part *p, GLOBAL const uchar *RESTRICT xq,
+                           GLOBAL const float *RESTRICT xs, LOCAL float *room) {
+    float sums[2 * PRODUCT_TOKENS];
+    UNROLL
+    for (uint i = 0; i < 2 * PRODUCT_TOKENS; i++) sums[i] = 0.0f;
+    if (p->count <= 1) block_sums(layout, 1, w, p, xq, xs, sums);
+    else if (p->count <= 4) block_sums(layout, 4, w, p, xq, xs, sums);
+    else block_sums(layout, 8, w, p, xq, xs, sums);
     return lane_sum(room, sums, p->count);
 }
 

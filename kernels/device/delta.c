@@ -46,6 +46,9 @@ gantry_delta_prepare(GLOBAL const float *RESTRICT qkv, GLOBAL const float *RESTR
     }
 }
 
+/* The row i of a state that a lane holds as its m-th: four in a row, then those of the other lanes. */
+DEVICE uint delta_row(uint m, uint lane) { return m / 4 * 16 + lane * 4 + m % 4; }
+
 /* This member's part of what a token brings; values past dim are 0, so that they add nothing. */
 typedef struct {
     float q[DELTA_DIM / DELTA_GROUP];
@@ -75,8 +78,8 @@ DEVICE delta_token delta_load(GLOBAL const float *qk, GLOBAL const float *gates,
 }
 
 /* For each value head, with the state S[i][j], token after token of a sequence: u_j = sum_i S_ij k_i,
- * d_j = beta (v_j - g u_j), S_ij = g S_ij + k_i d_j, y_j = sum_i S_ij q_i / sqrt(dim). A sum has four parts, i mod 4,
- * each ascending.
+ * d_j = beta (v_j - g u_j), S_ij = g S_ij + k_i d_j, y_j = sum_i S_ij q_i / sqrt(dim). A sum has four parts, i / 4
+ * mod 4, each ascending.
  *   qk, gates    as gantry_delta_prepare gives them; qkv  as it takes them
  *   states       what sequences keep; from, to  [slots] byte of the state that is read, and of the one that is written
  *                (the same, or another that is to be given up): f32 [value_heads][dim / 32][dim i][32 values j], the
@@ -107,7 +110,7 @@ gantry_delta_net(GLOBAL const float *RESTRICT qk, GLOBAL const float *RESTRICT g
     const uint fresh = span_start[slot] == 0 || j >= columns;
     UNROLL
     for (uint m = 0; m < DELTA_DIM / DELTA_LANES; m++) {
-        const uint i = m * DELTA_LANES + lane;
+        const uint i = delta_row(m, lane);
         s[m] = i < dim && !fresh ? before[(ulong)i * columns] : 0.0f;
     }
     const float scale = DIV(1.0f, SQRT((float)dim));
@@ -126,8 +129,18 @@ gantry_delta_net(GLOBAL const float *RESTRICT qk, GLOBAL const float *RESTRICT g
         next = delta_load(qk, gates, qkv, t + 1, more, key_heads, value_heads, dim, key_head, head, first);
         float u = 0.0f;
         UNROLL
-        for (uint m = 0; m < DELTA_DIM / DELTA_LANES; m++) {
-            if (m * DELTA_LANES < dim) u = MAD(s[m], k[m * DELTA_LANES + lane], u);
+        for (uint m = 0; m < DELTA_DIM / DELTA_LANES; m += 8) {
+            /* Few branches, so that loads are under way together; past dim there are zeros. */
+            if (m * DELTA_LANES < dim) {
+                UNROLL
+                for (uint i = m; i < m + 8; i += 4) {
+                    const float4 four = *(LOCAL const float4 *)(k + delta_row(i, lane));
+                    u = MAD(s[i], four.x, u);
+                    u = MAD(s[i + 1], four.y, u);
+                    u = MAD(s[i + 2], four.z, u);
+                    u = MAD(s[i + 3], four.w, u);
+                }
+            }
         }
         room[LID] = u;
         BARRIER();
@@ -135,10 +148,21 @@ gantry_delta_net(GLOBAL const float *RESTRICT qk, GLOBAL const float *RESTRICT g
         const float d = MUL(beta, SUB(v, MUL(g, u)));
         float sum = 0.0f;
         UNROLL
-        for (uint m = 0; m < DELTA_DIM / DELTA_LANES; m++) {
+        for (uint m = 0; m < DELTA_DIM / DELTA_LANES; m += 8) {
             if (m * DELTA_LANES < dim) {
-                s[m] = ADD(MUL(g, s[m]), MUL(k[m * DELTA_LANES + lane], d));
-                sum = MAD(s[m], q[m * DELTA_LANES + lane], sum);
+                UNROLL
+                for (uint i = m; i < m + 8; i += 4) {
+                    const float4 ks = *(LOCAL const float4 *)(k + delta_row(i, lane));
+                    const float4 qs = *(LOCAL const float4 *)(q + delta_row(i, lane));
+                    s[i] = ADD(MUL(g, s[i]), MUL(ks.x, d));
+                    s[i + 1] = ADD(MUL(g, s[i + 1]), MUL(ks.y, d));
+                    s[i + 2] = ADD(MUL(g, s[i + 2]), MUL(ks.z, d));
+                    s[i + 3] = ADD(MUL(g, s[i + 3]), MUL(ks.w, d));
+                    sum = MAD(s[i], qs.x, sum);
+                    sum = MAD(s[i + 1], qs.y, sum);
+                    sum = MAD(s[i + 2], qs.z, sum);
+                    sum = MAD(s[i + 3], qs.w, sum);
+                }
             }
         }
         other_room[LID] = sum;
@@ -150,7 +174,7 @@ gantry_delta_net(GLOBAL const float *RESTRICT qk, GLOBAL const float *RESTRICT g
     }
     UNROLL
     for (uint m = 0; m < DELTA_DIM / DELTA_LANES; m++) {
-        const uint i = m * DELTA_LANES + lane;
+        const uint i = delta_row(m, lane);
         if (i < dim && j < columns && tokens > 0) after[(ulong)i * columns] = s[m];
     }
 }

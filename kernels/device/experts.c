@@ -171,8 +171,8 @@ DEVICE void expert_store(const expert_part *e, float value, GLOBAL const float *
         expert_of(at, ids, tiles, pairs, first_row, row_step, all, used, experts, rows, x_per_pair); \
     const uint some_cols = e.p.count ? cols : 0
 
-#define EXPERTS_FLOATS(name, layout) \
-    KERNEL_OF_TWO(PRODUCT_GROUP) \
+#define EXPERTS_FLOATS(kernel, name, layout) \
+    kernel(PRODUCT_GROUP) \
     name(GLOBAL const uchar *RESTRICT base, GLOBAL const ulong *RESTRICT at, EXPERT_TABLES, \
          GLOBAL const float *RESTRICT x, GLOBAL const float *RESTRICT scale, GLOBAL float *RESTRICT y, \
          ulong first_row, ulong row_step, ulong y_row, ulong y_start, EXPERT_COUNTS) { \
@@ -182,11 +182,11 @@ DEVICE void expert_store(const expert_part *e, float value, GLOBAL const float *
         expert_store(&e, float_product(layout, &w, &e.p, x, room), scale, y, y_row, y_start); \
     }
 
-EXPERTS_FLOATS(gantry_experts_f32, RAW_F32)
-EXPERTS_FLOATS(gantry_experts_f16, RAW_F16)
-EXPERTS_FLOATS(gantry_experts_bf16, RAW_BF16)
-EXPERTS_FLOATS(gantry_experts_q8_0, GGUF_Q8_0)
-EXPERTS_FLOATS(gantry_experts_q4_0, GGUF_Q4_0)
+EXPERTS_FLOATS(KERNEL_OF_TWO, gantry_experts_f32, RAW_F32)
+EXPERTS_FLOATS(KERNEL_OF_TWO, gantry_experts_f16, RAW_F16)
+EXPERTS_FLOATS(KERNEL_OF_TWO, gantry_experts_bf16, RAW_BF16)
+EXPERTS_FLOATS(KERNEL_OF_TWO, gantry_experts_q8_0, GGUF_Q8_0)
+EXPERTS_FLOATS(KERNEL, gantry_experts_q4_0, GGUF_Q4_0)
 
 KERNEL_OF_TWO(PRODUCT_GROUP)
 gantry_experts_q8_0_split(GLOBAL const uchar *RESTRICT base, GLOBAL const ulong *RESTRICT at, EXPERT_TABLES,

@@ -56,31 +56,26 @@ DEVICE void float_weights(uint layout, const weights *w, ulong row, uint k, floa
     }
 }
 
-/* The output of member LID < 128: row LID % 16 of the part by activations LID / 16. x is f32 [rows][cols], aligned to
- * 16 bytes where the columns are a multiple of 8, as raw weights then are. */
-DEVICE float float_product(uint layout, const weights *w, const part *p, GLOBAL const float *RESTRICT x,
-                           LOCAL float *room) {
+/* Adds to the sums those of the first `tokens` activations, of which the part has at least one; more are computed for
+ * nothing, so that no branch keeps loads from being under way together. */
+DEVICE void float_sums(uint layout, uint tokens, const weights *w, const part *p, GLOBAL const float *RESTRICT x,
+                       float *sums) {
     const uint lane = LID % PRODUCT_LANES, cols = w->cols;
     const ulong rows[2] = {part_row(p, 0), part_row(p, 1)};
-    float sums[2 * PRODUCT_TOKENS];
-    UNROLL
-    for (uint i = 0; i < 2 * PRODUCT_TOKENS; i++) sums[i] = 0.0f;
     if (cols % FLOATS_UNIT == 0) {
         for (uint k = lane * FLOATS_UNIT; k < cols; k += PRODUCT_LANES * FLOATS_UNIT) {
             float a[FLOATS_UNIT], b[FLOATS_UNIT];
             float_weights(layout, w, rows[0], k, a);
             float_weights(layout, w, rows[1], k, b);
             UNROLL
-            for (uint t = 0; t < PRODUCT_TOKENS; t++) {
-                if (t < p->count) {
-                    GLOBAL const float4 *from = (GLOBAL const float4 *)(x + (ulong)p->x[t] * cols + k);
-                    const float4 u = from[0], v = from[1];
-                    const float values[FLOATS_UNIT] = {u.x, u.y, u.z, u.w, v.x, v.y, v.z, v.w};
-                    UNROLL
-                    for (uint i = 0; i < FLOATS_UNIT; i++) {
-                        sums[t] = MAD(a[i], values[i], sums[t]);
-                        sums[PRODUCT_TOKENS + t] = MAD(b[i], values[i], sums[PRODUCT_TOKENS + t]);
-                    }
+            for (uint t = 0; t < tokens; t++) {
+                GLOBAL const float4 *from = (GLOBAL const float4 *)(x + (ulong)p->x[t] * cols + k);
+                const float4 u = from[0], v = from[1];
+                const float values[FLOATS_UNIT] = {u.x, u.y, u.z, u.w, v.x, v.y, v.z, v.w};
+                UNROLL
+                for (uint i = 0; i < FLOATS_UNIT; i++) {
+                    sums[t] = MAD(a[i], values[i], sums[t]);
+                    sums[PRODUCT_TOKENS + t] = MAD(b[i], values[i], sums[PRODUCT_TOKENS + t]);
                 }
             }
         }
@@ -88,15 +83,25 @@ DEVICE float float_product(uint layout, const weights *w, const part *p, GLOBAL 
         for (uint k = lane; k < cols; k += PRODUCT_LANES) {
             const float a = float_weight(layout, w, rows[0], k), b = float_weight(layout, w, rows[1], k);
             UNROLL
-            for (uint t = 0; t < PRODUCT_TOKENS; t++) {
-                if (t < p->count) {
-                    const float value = x[(ulong)p->x[t] * cols + k];
-                    sums[t] = MAD(a, value, sums[t]);
-                    sums[PRODUCT_TOKENS + t] = MAD(b, value, sums[PRODUCT_TOKENS + t]);
-                }
+            for (uint t = 0; t < tokens; t++) {
+                const float value = x[(ulong)p->x[t] * cols + k];
+                sums[t] = MAD(a, value, sums[t]);
+                sums[PRODUCT_TOKENS + t] = MAD(b, value, sums[PRODUCT_TOKENS + t]);
             }
         }
     }
+}
+
+/* The output of member LID < 128: row LID % 16 of the part by activations LID / 16. x is f32 [rows][cols], aligned to
+ * 16 bytes where the columns are a multiple of 8, as raw weights then are. */
+DEVICE float float_product(uint layout, const weights *w, const part *p, GLOBAL const float *RESTRICT x,
+                           LOCAL float *room) {
+    float sums[2 * PRODUCT_TOKENS];
+    UNROLL
+    for (uint i = 0; i < 2 * PRODUCT_TOKENS; i++) sums[i] = 0.0f;
+    if (p->count <= 1) float_sums(layout, 1, w, p, x, sums);
+    else if (p->count <= 4) float_sums(layout, 4, w, p, x, sums);
+    else float_sums(layout, 8, w, p, x, sums);
     return lane_sum(room, sums, p->count);
 }
 

@@ -11,7 +11,7 @@ DEVICE part gemm_part(ulong first_row, uint n, uint rows) {
     p.count = n > token ? n - token : 0;
     p.count = p.count > PRODUCT_TOKENS ? PRODUCT_TOKENS : p.count;
     UNROLL
-    for (uint t = 0; t < PRODUCT_TOKENS; t++) p.x[t] = token + t;
+    for (uint t = 0; t < PRODUCT_TOKENS; t++) p.x[t] = token + t < n ? token + t : n - 1;
     return p;
 }
 

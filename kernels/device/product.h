@@ -50,7 +50,7 @@ typedef struct {
     /* First of its rows in the stored matrix, and how many rows there are from there on. */
     ulong row;
     uint rows;
-    /* Activations: how many, and which. */
+    /* Activations: how many, and which; rows past the last are any that exist. */
     uint count;
     uint x[PRODUCT_TOKENS];
 } part;

@@ -44,6 +44,7 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
     SHARED(float, scores, ROUTE_EXPERTS);
     SHARED(float, room, ROUTE_GROUP);
     SHARED(uint, chosen, ROUTE_GROUP);
+    SHARED(uint, winners, ROUTE_GROUP);
     const float least = FROM_BITS(0xff800000u);
     logits += (ulong)GROUP_X * experts;
     float most = least;
@@ -68,7 +69,6 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
         const float score = bias ? ADD(p[i], bias[i]) : p[i];
         scores[i] = score == score ? score : least;
     }
-    if (LID < 4 && experts + LID < ROUTE_EXPERTS) scores[experts + LID] = least;
     BARRIER();
     const uint size = experts / groups;
     room[LID] = least;
@@ -91,12 +91,41 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
     if (given) {
         if (LID < used) chosen[LID] = given[(given_row + tokens[GROUP_X]) * used + LID];
     } else {
-        for (uint i = LID; i < experts; i += ROUTE_GROUP) {
-            const uint rank = route_rank(scores, experts, i);
-            if (rank < used) chosen[rank] = i;
-        }
+        chosen[LID] = 0;
     }
     BARRIER();
+    /* One after another the best of those that are left. A member has every 256th expert. */
+    const uint rounds = given ? 0 : used;
+    uint taken = 0;
+    for (uint slot = 0; slot < rounds; slot++) {
+        float best = least;
+        uint which = NONE;
+        UNROLL
+        for (uint k = 0; k < ROUTE_EXPERTS / ROUTE_GROUP; k++) {
+            const uint i = LID + k * ROUTE_GROUP;
+            const float s = i < experts && !(taken >> k & 1u) ? scores[i] : least;
+            const uint there = i < experts && !(taken >> k & 1u);
+            which = there && (which == NONE || s > best) ? i : which;
+            best = which == i ? s : best;
+        }
+        room[LID] = best;
+        winners[LID] = which;
+        BARRIER();
+        for (uint step = ROUTE_GROUP / 2; step > 0; step /= 2) {
+            if (LID < step) {
+                const float a = room[LID], b = room[LID + step];
+                const uint x = winners[LID], z = winners[LID + step];
+                const uint other = b > a || (b == a && z < x);
+                room[LID] = other ? b : a;
+                winners[LID] = other ? z : x;
+            }
+            BARRIER();
+        }
+        const uint winner = winners[0];
+        if (LID == 0) chosen[slot] = winner;
+        if (winner % ROUTE_GROUP == LID) taken |= 1u << winner / ROUTE_GROUP;
+        BARRIER();
+    }
     const uint id = LID < used ? chosen[LID] : 0;
     float w = id < experts ? p[id] : FROM_BITS(0x7fc00000u);
     const float top = max_of_256(room, LID < used ? w : least);

@@ -116,7 +116,7 @@ fn run(case: &Case, how: How) -> Option<Vec<f32>> {
         args.extend([more.map_or(0, |more| more.ratio), how.chunk, splits].map(|v| Arg::U32(v as u32)));
         args.push(Arg::F32(case.scale));
         let name = if case.kind == KvType::F32 { "gantry_attention_f32" } else { "gantry_attention_f16" };
-        let blocks = (case.n_heads / kv).div_ceil(8);
+        let blocks = (case.n_heads / kv).div_ceil(4);
         if !launch(name, [n, kv * blocks, splits], &mut args) {
             return None;
         }
