@@ -41,18 +41,26 @@ pub fn binary(name: &str) -> PathBuf {
     let own = std::env::current_exe().expect("the test binary has a path");
     let profile = own.ancestors().nth(2).expect("target/PROFILE/deps");
     BUILT.call_once(|| {
-        let mut build = Command::new(env!("CARGO"));
         // With an example among them cargo gives dependencies the features that tests give them, so that after `cargo
         // test --workspace` nothing has to be built once more.
-        build.args(["build", "--quiet", "--bin", "gantry", "--bin", "gantry-run", "--example", "generate"]);
-        if profile.ends_with("release") {
-            build.arg("--release");
-        }
-        let status =
-            build.current_dir(env!("CARGO_MANIFEST_DIR")).arg("--workspace").status().expect("cargo starts");
-        assert!(status.success(), "the binaries do not build");
+        built(&["--workspace", "--bin", "gantry", "--bin", "gantry-run", "--example", "generate"]);
     });
     profile.join(name)
+}
+
+/// Lets cargo build something in the profile of this test.
+///
+/// # Panics
+/// Where it does not build.
+pub fn built(what: &[&str]) {
+    let own = std::env::current_exe().expect("the test binary has a path");
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet"]).args(what);
+    if own.ancestors().nth(2).is_some_and(|profile| profile.ends_with("release")) {
+        build.arg("--release");
+    }
+    let status = build.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo starts");
+    assert!(status.success(), "cargo build {} failed", what.join(" "));
 }
 
 /// Runs a binary to its end.

@@ -3,6 +3,7 @@
 use super::args::Bench;
 use super::failure::Refusal;
 use super::opened;
+use super::speed::report_json;
 use gantry_formats::exit::Exit;
 use gantry_runtime::Verify;
 use gantry_runtime::backend::cuda;
@@ -25,7 +26,6 @@ pub(crate) fn run(args: &Bench, cards: &[usize]) -> anyhow::Result<Exit> {
         progress: None,
         left: Vec::new(),
     };
-    let limit = cuda::pinned_copy(cards[0])?;
     let mut hashing = 0.0;
     // Once more than is counted: the first finds neither pages in the cache nor the card awake.
     let mut rounds: Vec<(LoadReport, Duration)> = Vec::new();
@@ -37,6 +37,8 @@ pub(crate) fn run(args: &Bench, cards: &[usize]) -> anyhow::Result<Exit> {
     }
     let first = rounds.remove(0);
     let segment = container.header().cards[0].bytes;
+    // Last, so that what cannot be loaded is refused before anything is measured.
+    let limit = cuda::pinned_copy(cards[0], segment)?;
     let rate = |bytes: u64, time: Duration| bytes as f64 / 1e9 / time.as_secs_f64().max(1e-9);
     let lifted = median(rounds.iter().map(|(report, _)| report.gb_per_s()).collect());
     let bare = median(rounds.iter().map(|(_, time)| rate(segment, *time)).collect());
@@ -48,6 +50,7 @@ pub(crate) fn run(args: &Bench, cards: &[usize]) -> anyhow::Result<Exit> {
             "command": "bench",
             "measured": "load",
             "bytes": first.0.bytes,
+            "load": report_json(&rounds[0].0),
             "threads": options.threads,
             "first_gb_per_second": first.0.gb_per_s(),
             "gb_per_second": lifted,

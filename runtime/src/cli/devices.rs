@@ -46,25 +46,46 @@ pub(crate) fn run(as_json: bool) -> anyhow::Result<Exit> {
                 gib(*memory)
             )?,
             Err(error) => {
-                writeln!(out, "  {:.1} GiB, driver for CUDA {major}.{minor}; {error}", gib(*memory))?
+                writeln!(out, "  {:.1} GiB, driver for CUDA {major}.{minor}", gib(*memory))?;
+                say(&mut out, &format!("cannot be used: {error}"))?;
             }
         }
-        writeln!(out, "  takes containers for {}", targets(card).join(", "))?;
+        match targets(card) {
+            none if none.is_empty() => writeln!(out, "  takes no containers")?,
+            targets => say(&mut out, &format!("takes containers for {}", targets.join(", ")))?,
+        }
     }
     if let Some(trouble) = trouble {
-        writeln!(out, "cuda: {trouble}")?;
+        writeln!(out, "cuda")?;
+        say(&mut out, &trouble)?;
     }
     Ok(Exit::Ok)
 }
 
+/// Writes a sentence, indented, in lines of at most 80 characters where its words allow.
+fn say(out: &mut impl Write, text: &str) -> std::io::Result<()> {
+    let mut line = String::from(" ");
+    for word in text.split(' ') {
+        if line.len() > 2 && line.chars().count() + 1 + word.chars().count() > 80 {
+            writeln!(out, "{line}")?;
+            line = String::from("   ");
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    writeln!(out, "{line}")
+}
+
 fn card_json(card: &CardInfo) -> Value {
+    let free = cuda::free(card.card);
     json!({
         "device": format!("cuda:{}", card.card),
         "description": card.name,
         "generation": format!("sm_{}", card.generation),
         "multiprocessors": card.processors,
         "memory_bytes": card.memory,
-        "memory_free_bytes": cuda::free(card.card).ok(),
+        "memory_free_bytes": free.as_ref().ok(),
+        "error": free.as_ref().err().map(ToString::to_string),
         "driver": card.driver,
         "targets": targets(card),
     })

@@ -39,9 +39,13 @@ impl std::fmt::Display for Speed {
     }
 }
 
-/// What loading did, for `--json`.
+/// What loading a model did, for `--json`.
 pub(crate) fn load_json(model: &gantry_runtime::Model) -> Value {
-    let report = model.load_report();
+    report_json(model.load_report())
+}
+
+/// What loading did, for `--json`.
+pub(crate) fn report_json(report: &gantry_runtime::load::LoadReport) -> Value {
     let verified = match report.verified {
         gantry_runtime::Verify::Full => "full",
         gantry_runtime::Verify::Device => "device",

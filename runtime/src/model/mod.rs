@@ -388,13 +388,15 @@ fn check_targets(container: &Container, device: &Device) -> Result<Vec<String>> 
     let newer = manifest.cards.iter().enumerate().find(|(card, of)| {
         of.target.split(':').next() == Some(family) && !device.backend().takes_target(*card, &of.target)
     });
-    if let Some((_, card)) = newer {
-        return Err(RuntimeError::Incompatible(format!(
-            "this container is packed for {}, this is {}; gantry replan --target packs it for here (`gantry-run devices` \
-             lists what fits)",
-            card.target,
+    let refused = |target: &str| {
+        RuntimeError::Incompatible(format!(
+            "this container is packed for {target}, this is {}; gantry replan --target packs it for here (`gantry-run \
+             devices` lists what fits)",
             device.describe()
-        )));
+        ))
+    };
+    if let Some((_, card)) = newer {
+        return Err(refused(&card.target));
     }
     let foreign = targets.find(|t| t.split(':').next() != Some(family));
     match foreign {
@@ -402,13 +404,7 @@ fn check_targets(container: &Container, device: &Device) -> Result<Vec<String>> 
         Some(target) if device.backend().runs_others() => Ok(vec![format!(
             "packed for {target}; the CPU reads it in that order, slower; gantry replan --target cpu"
         )]),
-        Some(target) => {
-            let source = manifest.sources.first().map_or("MODEL.gguf", |s| &s.file);
-            Err(RuntimeError::Incompatible(format!(
-                "this container is packed for {target}, this is {family}; convert it for here: gantry convert \
-                 {source} --target {family}"
-            )))
-        }
+        Some(target) => Err(refused(target)),
     }
 }
 

@@ -53,8 +53,9 @@ pub fn read_and_copy(container: &Container, to: &DeviceMemory, threads: usize) -
 
 /// A thread's buffers and stream.
 struct Lane {
-    buffers: [(Pinned, Event); 2],
+    // First, for a stream that goes away waits for the copies from the buffers.
     stream: Stream,
+    buffers: [(Pinned, Event); 2],
 }
 
 impl Lane {
@@ -105,15 +106,16 @@ pub fn hash_rate(container: &Container, arena: &DeviceMemory) -> Result<f64> {
     Ok(bytes as f64 / f64::from(best) * 1e3)
 }
 
-/// Bytes per second of copies from pinned memory of the host to `card`: the best of several.
+/// Bytes per second of copies of `bytes` from pinned memory of the host to `card`: the best of several. More than 256 MiB
+/// are not copied at once.
 ///
 /// # Errors
 /// What the driver says.
-pub fn pinned_copy(card: usize) -> Result<f64> {
-    const BYTES: usize = 256 << 20;
+pub fn pinned_copy(card: usize, bytes: u64) -> Result<f64> {
+    let bytes = bytes.clamp(1, 256 << 20) as usize;
     let context = Context::open(card)?;
-    let from = Pinned::new(&context, BYTES, "measuring")?;
-    let to = DeviceMemory::new(&context, BYTES as u64, "measuring")?;
+    let from = Pinned::new(&context, bytes, "measuring")?;
+    let to = DeviceMemory::new(&context, bytes as u64, "measuring")?;
     let (stream, begin, end) =
         (Stream::new(&context)?, Event::new(&context, true)?, Event::new(&context, true)?);
     let mut best = f32::INFINITY;
@@ -124,5 +126,5 @@ pub fn pinned_copy(card: usize) -> Result<f64> {
         end.synchronize()?;
         best = best.min(begin.until(&end)?);
     }
-    Ok(BYTES as f64 / f64::from(best) * 1e3)
+    Ok(bytes as f64 / f64::from(best) * 1e3)
 }

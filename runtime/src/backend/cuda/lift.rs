@@ -118,8 +118,8 @@ impl CudaLift {
     /// [`CudaError::OutOfMemory`] says which has too little.
     pub(crate) fn new(cards: &[(Arc<Context>, u64)], threads: usize) -> Result<Self, CudaError> {
         let card = |(context, bytes): &(Arc<Context>, u64)| {
-            let arena = DeviceMemory::new(context, bytes.saturating_add(BEHIND), "a card's arena")?;
             let kernel = Module::new(context, FATBIN)?.function("gantry_blake3")?;
+            let arena = DeviceMemory::new(context, bytes.saturating_add(BEHIND), "a card's arena")?;
             let copies = Stream::new(context)?;
             let hashes = (0..HASHING).map(|_| Stream::new(context)).collect::<Result<_, CudaError>>()?;
             Ok(Card { context: Arc::clone(context), arena, copies, hashes, kernel, begun: OnceLock::new() })
@@ -217,9 +217,11 @@ impl Lift for CudaLift {
         let copied = Event::new(&of.context, false)?;
         // SAFETY: the mapping stays, pinned, until the copy was waited for.
         unsafe { of.arena.write_async(at, &pinned, &of.copies) }?;
-        copied.record(&of.copies)?;
-        self.hash(card, hashed, Some(&copied))?;
-        Ok(copied.synchronize()?)
+        let given = copied.record(&of.copies).map_err(Into::into);
+        let given = given.and_then(|()| self.hash(card, hashed, Some(&copied)));
+        // Whatever became of the rest, the copy may be under way. An event that was not recorded waits for nothing.
+        let done = if given.is_ok() { copied.synchronize() } else { of.copies.synchronize() };
+        given.and(done.map_err(Into::into))
     }
 
     fn hash_rest(&self, card: usize, hashed: Range<usize>) -> Result<()> {

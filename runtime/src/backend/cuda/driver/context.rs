@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 const NEEDS: i32 = 13_000;
 
 /// Every function of the driver that this program calls.
-const SYMBOLS: [&str; 40] = [
+const SYMBOLS: [&str; 41] = [
     "cuCtxSetCurrent",
     "cuDeviceGet",
     "cuDeviceGetAttribute",
@@ -48,6 +48,7 @@ const SYMBOLS: [&str; 40] = [
     "cuModuleUnload",
     "cuStreamBeginCapture_v2",
     "cuStreamCreate",
+    "cuStreamDestroy_v2",
     "cuStreamEndCapture",
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
@@ -70,9 +71,9 @@ pub struct CardInfo {
     pub driver: i32,
 }
 
-/// Finds the driver and starts it; gives its version.
-fn driver() -> Result<i32, CudaError> {
-    static STARTED: OnceLock<Result<i32, Failed>> = OnceLock::new();
+/// Finds the driver and starts it; gives its version, or none where it finds no card.
+fn driver() -> Result<Option<i32>, CudaError> {
+    static STARTED: OnceLock<Result<Option<i32>, Failed>> = OnceLock::new();
     let started = STARTED.get_or_init(|| {
         // SAFETY: it opens the driver's library if there is one; that library's initialisers are the driver's own.
         if !unsafe { sys::is_culib_present() } {
@@ -94,8 +95,12 @@ fn driver() -> Result<i32, CudaError> {
         if version < NEEDS {
             return Err(Failed::Old(version));
         }
-        result::init().map_err(Failed::Start)?;
-        Ok(version)
+        match result::init() {
+            Ok(()) => Ok(Some(version)),
+            // A driver that is installed where there is no card, as in many a container, has nothing to start.
+            Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => Ok(None),
+            Err(error) => Err(Failed::Start(error)),
+        }
     });
     started.as_ref().copied().map_err(|failed| match failed {
         Failed::NoDriver => CudaError::NoDriver,
@@ -118,7 +123,7 @@ enum Failed {
 /// # Errors
 /// Where there is no driver, or it is too old.
 pub fn cards() -> Result<Vec<CardInfo>, CudaError> {
-    let driver = driver()?;
+    let Some(driver) = driver()? else { return Ok(Vec::new()) };
     let count = result::device::get_count().map_err(|e| CudaError::call(0, "counting cards", e))?;
     (0..count as usize).map(|card| info(card, driver)).collect()
 }

@@ -1,6 +1,7 @@
 //! What can go wrong between here and a card.
 
 use cudarc::driver::DriverError;
+use cudarc::driver::sys::CUresult;
 use gantry_formats::exit::{Exit, ExitCode};
 
 /// Why a card cannot be used, or stopped working.
@@ -66,6 +67,18 @@ pub enum CudaError {
         /// How many are free now.
         free: u64,
     },
+    /// Memory of the host that a card copies from, which the host does not have.
+    #[error("cuda:{card}: no {bytes} bytes of the host's memory could be pinned for {what}, {free} are free")]
+    NoPinned {
+        /// For which card.
+        card: usize,
+        /// What they are for.
+        what: &'static str,
+        /// How many.
+        bytes: u64,
+        /// How many the host has free now.
+        free: u64,
+    },
     /// Anything else that the driver refused.
     #[error("cuda:{card}: {what}: {name} ({code})")]
     Call {
@@ -91,7 +104,9 @@ impl CudaError {
 impl ExitCode for CudaError {
     fn exit(&self) -> Exit {
         match self {
-            Self::OutOfMemory { .. } => Exit::Resources,
+            Self::OutOfMemory { .. } | Self::NoPinned { .. } => Exit::Resources,
+            // A context, a stream and a module take memory of the card too.
+            Self::Call { code, .. } if *code == CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32 => Exit::Resources,
             Self::Call { .. } => Exit::Other,
             _ => Exit::Incompatible,
         }

@@ -25,10 +25,10 @@ impl DeviceMemory {
         // SAFETY: an address that nothing else has; it is freed when this is dropped.
         let address = unsafe { result::malloc_sync(size) };
         let address = address.map_err(|e| match e.0 {
-            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-                let free = context.memory().map_or(0, |(free, _)| free);
-                CudaError::OutOfMemory { card: context.info().card, what, bytes, free }
-            }
+            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => match context.memory() {
+                Ok((free, _)) => CudaError::OutOfMemory { card: context.info().card, what, bytes, free },
+                Err(_) => context.failed("allocating", e),
+            },
             _ => context.failed("allocating", e),
         })?;
         Ok(Self { context: Arc::clone(context), address, bytes })
@@ -123,10 +123,10 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        if self.context.current().is_ok() {
-            // SAFETY: allocated in `new`, freed once. The driver waits for what still uses it.
-            let _ = unsafe { result::free_sync(self.address) };
-        }
+        // Where the card does not become current, another may be, and the driver knows whose this is.
+        let _ = self.context.current();
+        // SAFETY: allocated in `new`, freed once. The driver waits for what still uses it.
+        let _ = unsafe { result::free_sync(self.address) };
     }
 }
 
@@ -147,17 +147,21 @@ impl Pinned {
     /// `len` zeroed bytes for `what`.
     ///
     /// # Errors
-    /// [`CudaError::OutOfMemory`].
+    /// [`CudaError::NoPinned`] with what the host has free.
     pub(crate) fn new(context: &Arc<Context>, len: usize, what: &'static str) -> Result<Self, CudaError> {
         context.current()?;
+        let card = context.info().card;
         let short = || {
             let free = crate::memory::free(None).bytes;
-            CudaError::OutOfMemory { card: context.info().card, what, bytes: len as u64, free }
+            CudaError::NoPinned { card, what, bytes: len as u64, free }
         };
         // SAFETY: the driver gives `len` bytes, freed when this is dropped.
         let bytes = unsafe { result::malloc_host(len.max(1), sys::CU_MEMHOSTALLOC_PORTABLE) };
-        let bytes = bytes.map_err(|_| short())?.cast::<u8>();
-        let bytes = std::ptr::NonNull::new(bytes).ok_or_else(short)?;
+        let bytes = bytes.map_err(|e| match e.0 {
+            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => short(),
+            _ => context.failed("pinning memory of the host", e),
+        })?;
+        let bytes = std::ptr::NonNull::new(bytes.cast::<u8>()).ok_or_else(short)?;
         // SAFETY: `len` bytes from there on are ours alone.
         unsafe { bytes.write_bytes(0, len) };
         Ok(Self { context: Arc::clone(context), bytes, len })
@@ -182,10 +186,9 @@ impl DerefMut for Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        if self.context.current().is_ok() {
-            // SAFETY: allocated in `new`, freed once.
-            let _ = unsafe { result::free_host(self.bytes.as_ptr().cast()) };
-        }
+        let _ = self.context.current();
+        // SAFETY: allocated in `new`, freed once.
+        let _ = unsafe { result::free_host(self.bytes.as_ptr().cast()) };
     }
 }
 
@@ -221,9 +224,8 @@ impl Deref for Registered<'_> {
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        if self.context.current().is_ok() {
-            // SAFETY: registered in `new`, once.
-            let _ = unsafe { sys::cuMemHostUnregister(self.bytes.as_ptr() as *mut _) };
-        }
+        let _ = self.context.current();
+        // SAFETY: registered in `new`, once.
+        let _ = unsafe { sys::cuMemHostUnregister(self.bytes.as_ptr() as *mut _) };
     }
 }

@@ -46,13 +46,17 @@ impl Module {
     /// The kernel called `name`.
     ///
     /// # Errors
-    /// [`CudaError::NoKernel`].
+    /// [`CudaError::NoKernel`]; what the driver says.
     pub(crate) fn function(self: &Arc<Self>, name: &str) -> Result<Function, CudaError> {
         self.context.current()?;
         let missing = || CudaError::NoKernel(name.into());
         let text = CString::new(name).map_err(|_| missing())?;
         // SAFETY: the module lives as long as the function, which holds it.
-        let function = unsafe { result::module::get_function(self.module, text) }.map_err(|_| missing())?;
+        let function = unsafe { result::module::get_function(self.module, text) };
+        let function = function.map_err(|e| match e.0 {
+            sys::CUresult::CUDA_ERROR_NOT_FOUND => missing(),
+            _ => self.context.failed("looking for a kernel", e),
+        })?;
         let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
         // SAFETY: the function was just found.
         let group = unsafe { result::function::get_function_attribute(function, most) };
@@ -63,10 +67,9 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        if self.context.current().is_ok() {
-            // SAFETY: loaded in `new`, unloaded once.
-            let _ = unsafe { result::module::unload(self.module) };
-        }
+        let _ = self.context.current();
+        // SAFETY: loaded in `new`, unloaded once.
+        let _ = unsafe { result::module::unload(self.module) };
     }
 }
 

@@ -63,12 +63,11 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if self.context.current().is_ok() {
-            // SAFETY: made in `new`, destroyed once, after all that it was given.
-            let _ = unsafe { result::stream::synchronize(self.stream) };
-            // SAFETY: as above.
-            let _ = unsafe { result::stream::destroy(self.stream) };
-        }
+        let _ = self.context.current();
+        // SAFETY: made in `new`, destroyed once, after all that it was given.
+        let _ = unsafe { result::stream::synchronize(self.stream) };
+        // SAFETY: as above.
+        let _ = unsafe { result::stream::destroy(self.stream) };
     }
 }
 
@@ -134,9 +133,8 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if self.context.current().is_ok() {
-            // SAFETY: made in `new`, destroyed once.
-            let _ = unsafe { result::event::destroy(self.event) };
-        }
+        let _ = self.context.current();
+        // SAFETY: made in `new`, destroyed once.
+        let _ = unsafe { result::event::destroy(self.event) };
     }
 }

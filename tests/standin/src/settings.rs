@@ -1,0 +1,71 @@
+//! What the environment asks for.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `GANTRY_STANDIN_LOG` | the file for what was seen |
+//! | `GANTRY_STANDIN_VERSION` | the driver's version, 13000 |
+//! | `GANTRY_STANDIN_CARDS` | how many cards, 1 |
+//! | `GANTRY_STANDIN_GENERATION` | 10 × major + minor, 90 |
+//! | `GANTRY_STANDIN_MEMORY` | bytes of each card, 4 GiB |
+//! | `GANTRY_STANDIN_FAIL` | `cuMemAlloc_v2:3` or `cuMemAlloc_v2:3=999`: that call fails, with that code |
+//! | `GANTRY_STANDIN_FLIP` | a byte of the arena, one bit of which changes between its copy and its hash |
+//!
+//! A function that frees something frees it even where it is to fail: the driver uses these to tell what went wrong before.
+
+use crate::code::{Code, OUT_OF_MEMORY, UNKNOWN};
+
+/// Functions that fail for lack of memory where nothing else is asked for.
+const ALLOCATES: [&str; 2] = ["cuMemAlloc_v2", "cuMemHostAlloc"];
+
+pub(crate) struct Settings {
+    pub(crate) log: Option<String>,
+    pub(crate) version: i32,
+    pub(crate) cards: usize,
+    pub(crate) generation: i32,
+    pub(crate) memory: usize,
+    pub(crate) fail: Option<Fail>,
+    pub(crate) flip: Option<u64>,
+}
+
+/// The call that fails.
+pub(crate) struct Fail {
+    pub(crate) function: String,
+    /// From 1.
+    pub(crate) turn: u64,
+    pub(crate) code: Code,
+}
+
+impl Settings {
+    /// Reads the environment.
+    ///
+    /// # Panics
+    /// Where it makes no sense: a test that sets it so tests nothing.
+    pub(crate) fn read() -> Self {
+        let of = |name: &str| std::env::var(format!("GANTRY_STANDIN_{name}")).ok();
+        let number = |name: &str, default: u64| of(name).map_or(default, |text| parse(name, &text));
+        Self {
+            log: of("LOG"),
+            version: number("VERSION", 13_000) as i32,
+            cards: number("CARDS", 1) as usize,
+            generation: number("GENERATION", 90) as i32,
+            memory: number("MEMORY", 4 << 30) as usize,
+            fail: of("FAIL").map(|text| Fail::parse(&text)),
+            flip: of("FLIP").map(|text| parse("FLIP", &text)),
+        }
+    }
+}
+
+impl Fail {
+    fn parse(text: &str) -> Self {
+        let (function, rest) = text.split_once(':').unwrap_or((text, "1"));
+        let (turn, code) = rest.split_once('=').map_or((rest, None), |(turn, code)| (turn, Some(code)));
+        let default = if ALLOCATES.contains(&function) { OUT_OF_MEMORY } else { UNKNOWN };
+        let code = code.map_or(default, |code| Code(parse("FAIL", code) as i32));
+        assert!(code.name().is_some(), "GANTRY_STANDIN_FAIL: {} is no error code", code.0);
+        Self { function: function.into(), turn: parse("FAIL", turn), code }
+    }
+}
+
+fn parse(name: &str, text: &str) -> u64 {
+    text.parse().unwrap_or_else(|_| panic!("GANTRY_STANDIN_{name}: {text:?} is no number"))
+}

@@ -1,0 +1,108 @@
+//! Every call of the driver failing, once.
+
+use super::card::{Machine, Seen};
+use super::models::{kernels, small, split};
+
+/// Functions that free what they get even where they fail, and that nobody listens to.
+const FREES: [&str; 7] = [
+    "cuDevicePrimaryCtxRelease_v2",
+    "cuEventDestroy_v2",
+    "cuMemFreeHost",
+    "cuMemFree_v2",
+    "cuMemHostUnregister",
+    "cuModuleUnload",
+    "cuStreamDestroy_v2",
+];
+
+/// Functions that are called while something is freed too.
+const ALSO_FREES: [&str; 2] = ["cuCtxSetCurrent", "cuStreamSynchronize"];
+
+const ALLOCATES: [&str; 2] = ["cuMemAlloc_v2", "cuMemHostAlloc"];
+
+/// Lets each function fail that `work` calls: the first times, and one in the middle.
+fn each_fails(cards: usize, work: impl Fn(&Machine) -> Seen, clean: impl Fn(&Seen)) {
+    let whole = work(&Machine::new().set("CARDS", cards));
+    clean(&whole);
+    let called = &whole.log.called;
+    for expected in ["cuMemAlloc_v2", "cuLaunchKernel", "cuEventRecord", "cuMemFree_v2", "cuModuleLoadData"] {
+        assert!(called.contains_key(expected), "{expected} is not called: {called:?}");
+    }
+    for (function, &times) in called {
+        let mut turns: Vec<u64> = (1..=times.min(3)).collect();
+        // How often some functions are called depends on how threads meet; the middle is always reached.
+        turns.extend(Some(times / 2).filter(|turn| *turn > 3));
+        for turn in turns {
+            let seen = work(&Machine::new().set("CARDS", cards).set("FAIL", format!("{function}:{turn}")));
+            let frees = FREES.contains(&function.as_str());
+            let also_frees = turn > 3 && ALSO_FREES.contains(&function.as_str());
+            if (frees || also_frees) && !seen.err.contains("CUDA_ERROR_UNKNOWN") {
+                clean(&seen);
+                continue;
+            }
+            match function.as_str() {
+                name if ALLOCATES.contains(&name) => seen.fails(6, &["error: cuda:", "bytes", " are free"]),
+                // Asked for where something else failed.
+                "cuGetErrorName" => seen.fails(1, &["error: cuda:", "unknown error (801)"]),
+                _ => seen.fails(1, &["error: cuda:", "CUDA_ERROR_UNKNOWN (999)"]),
+            }
+        }
+    }
+}
+
+#[test]
+fn while_a_container_is_read() {
+    if kernels() {
+        each_fails(1, |machine| machine.load(small(), "cuda:0", &[]), |seen| seen.shows(&["ratio"]));
+    }
+}
+
+#[test]
+fn while_a_container_is_mapped() {
+    if kernels() {
+        let map = |machine: &Machine| machine.load(small(), "cuda:0", &["--load", "map"]);
+        each_fails(1, map, |seen| seen.shows(&["ratio"]));
+    }
+}
+
+#[test]
+fn while_two_cards_are_filled() {
+    if kernels() {
+        let two = |machine: &Machine| machine.load(split(), "cuda:0,1", &[]);
+        each_fails(2, two, |seen| seen.shows(&["ratio"]));
+    }
+}
+
+#[test]
+fn while_a_model_is_made_ready() {
+    if kernels() {
+        // Without a fault it ends where the stand-in cannot compute.
+        let write = |machine: &Machine| machine.write(small(), "cuda:0", &[]);
+        each_fails(1, write, |seen| seen.fails(1, &["CUDA_ERROR_NOT_SUPPORTED"]));
+    }
+}
+
+#[test]
+fn memory_that_a_context_lacks_is_memory() {
+    if !kernels() {
+        return;
+    }
+    for function in ["cuDevicePrimaryCtxRetain", "cuStreamCreate", "cuModuleLoadData"] {
+        let machine = Machine::new().set("FAIL", format!("{function}:1=2"));
+        machine.load(small(), "cuda:0", &[]).fails(6, &["error: cuda:0: ", "CUDA_ERROR_OUT_OF_MEMORY (2)"]);
+    }
+}
+
+#[test]
+fn other_errors_of_allocations_are_not_taken_for_lack_of_memory() {
+    if !kernels() {
+        return;
+    }
+    for function in ALLOCATES {
+        let machine = Machine::new().set("FAIL", format!("{function}:1=700"));
+        machine
+            .load(small(), "cuda:0", &[])
+            .fails(1, &["error: cuda:0: ", "CUDA_ERROR_ILLEGAL_ADDRESS (700)"]);
+    }
+    let machine = Machine::new().set("FAIL", "cuModuleGetFunction:1=500");
+    machine.load(small(), "cuda:0", &[]).fails(5, &["no CUDA kernel is called gantry_blake3"]);
+}

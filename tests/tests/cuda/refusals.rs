@@ -1,0 +1,60 @@
+//! What is refused before a weight is read.
+
+use super::card::{Machine, Seen};
+use super::models::{kernels, other, small, split};
+use gantry_formats::container::Container;
+
+/// Nothing as large as a model came onto a card.
+#[track_caller]
+fn read_nothing(seen: &Seen) {
+    let most = seen.log.allocated.iter().max().copied().unwrap_or(0);
+    assert!(most < 1 << 16, "{most} bytes were allocated");
+    assert!(!seen.log.called.contains_key("cuMemcpyHtoDAsync_v2"), "{:?}", seen.log.called);
+}
+
+#[test]
+fn containers_for_other_devices() {
+    for target in ["cpu", "cuda:sm_100", "hip:gfx942"] {
+        let container = other(target);
+        let machine = Machine::new();
+        let seen = machine.load(&container, "cuda:0", &[]);
+        seen.fails(5, &[&format!("packed for {target}"), "sm_90", "gantry replan --target cuda:sm_90"]);
+        read_nothing(&seen);
+        let seen = machine.write(&container, "cuda:0", &[]);
+        seen.fails(5, &[target, "gantry replan"]);
+        read_nothing(&seen);
+    }
+}
+
+#[test]
+fn cards_that_are_not_there() {
+    let machine = Machine::new().set("CARDS", 2);
+    for seen in [machine.load(small(), "cuda:2", &[]), machine.write(small(), "cuda:2", &[])] {
+        seen.fails(5, &["cuda:2: there are 2 cards here", "gantry-run devices"]);
+        read_nothing(&seen);
+    }
+}
+
+#[test]
+fn text_from_several_cards() {
+    let machine = Machine::new().set("CARDS", 2);
+    let seen = machine.write(split(), "cuda:0,1", &[]);
+    seen.fails(5, &["2 cards", "gantry replan --cards 1"]);
+    read_nothing(&seen);
+}
+
+#[test]
+fn cards_with_too_little_memory() {
+    if !kernels() {
+        return;
+    }
+    let machine = Machine::new().set("MEMORY", 1_000_000);
+    let seen = machine.load(small(), "cuda:0", &[]);
+    let bytes = Container::open(small()).expect("a container").header().cards[0].bytes;
+    assert!(bytes > 1_000_000);
+    seen.fails(6, &["cuda:0: no ", "a card's arena", "1000000 are free"]);
+    read_nothing(&seen);
+    let seen = machine.write(small(), "cuda:0", &[]);
+    seen.fails(6, &["free"]);
+    read_nothing(&seen);
+}
