@@ -21,10 +21,11 @@ pub(crate) const ILLEGAL_ADDRESS: Code = Code(700);
 pub(crate) const ALREADY_REGISTERED: Code = Code(712);
 pub(crate) const NOT_REGISTERED: Code = Code(713);
 pub(crate) const NOT_SUPPORTED: Code = Code(801);
+pub(crate) const CAPTURE_UNSUPPORTED: Code = Code(900);
 pub(crate) const UNKNOWN: Code = Code(999);
 
 /// Those that have a name here; others cannot be asked for, because callers may know no more than the driver's own.
-const NAMES: [(Code, &CStr); 15] = [
+const NAMES: [(Code, &CStr); 16] = [
     (INVALID_VALUE, c"CUDA_ERROR_INVALID_VALUE"),
     (OUT_OF_MEMORY, c"CUDA_ERROR_OUT_OF_MEMORY"),
     (NOT_INITIALIZED, c"CUDA_ERROR_NOT_INITIALIZED"),
@@ -39,6 +40,7 @@ const NAMES: [(Code, &CStr); 15] = [
     (ALREADY_REGISTERED, c"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"),
     (NOT_REGISTERED, c"CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"),
     (NOT_SUPPORTED, c"CUDA_ERROR_NOT_SUPPORTED"),
+    (CAPTURE_UNSUPPORTED, c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"),
     (UNKNOWN, c"CUDA_ERROR_UNKNOWN"),
 ];
 

@@ -1,6 +1,7 @@
 //! The driver's state, and what every call has in common.
 
 use crate::code::{Code, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_INITIALIZED};
+use crate::graph::Graph;
 use crate::settings::Settings;
 use std::alloc::Layout;
 use std::cell::Cell;
@@ -24,6 +25,10 @@ pub(crate) struct Driver {
     /// By handle, the card.
     pub(crate) modules: BTreeMap<usize, usize>,
     pub(crate) functions: BTreeMap<usize, Function>,
+    /// By stream that is recorded, how much it was given.
+    pub(crate) recorded: BTreeMap<usize, u64>,
+    pub(crate) graphs: BTreeMap<usize, Graph>,
+    pub(crate) executables: BTreeMap<usize, Graph>,
     handles: usize,
     /// How often each function was called.
     pub(crate) calls: BTreeMap<&'static str, u64>,
@@ -116,6 +121,9 @@ impl Driver {
             events: BTreeMap::new(),
             modules: BTreeMap::new(),
             functions: BTreeMap::new(),
+            recorded: BTreeMap::new(),
+            graphs: BTreeMap::new(),
+            executables: BTreeMap::new(),
             handles: 0,
             calls: BTreeMap::new(),
             allocated: Vec::new(),

@@ -14,6 +14,7 @@ mod blake3_kernel;
 mod code;
 mod device;
 mod driver;
+mod graph;
 mod log;
 mod memory;
 mod module;

@@ -22,7 +22,9 @@ impl Driver {
             self.events.values().filter(|e| of(e.card)).map(|e| format!("an event of card {}", e.card));
         let modules =
             self.modules.values().filter(|card| of(**card)).map(|c| format!("a module of card {c}"));
-        memory.chain(pages).chain(streams).chain(events).chain(modules).collect()
+        let graphs = self.graphs.values().chain(self.executables.values()).filter(|graph| of(graph.card));
+        let graphs = graphs.map(|graph| format!("a graph of card {}", graph.card));
+        memory.chain(pages).chain(streams).chain(events).chain(modules).chain(graphs).collect()
     }
 
     fn report(&self) -> String {

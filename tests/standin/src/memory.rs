@@ -132,6 +132,9 @@ unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
         if !driver.holds(card, to, bytes) {
             return Err(INVALID_VALUE);
         }
+        if driver.records(stream) {
+            return Ok(());
+        }
         let to = std::ptr::with_exposed_provenance_mut::<u8>(to);
         // SAFETY: the goal lies in an allocation, as was just seen, which the host does not know; the caller vouches for
         // the source.
@@ -150,6 +153,9 @@ unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: usize, bytes: u
         if !driver.holds(card, from, bytes) {
             return Err(INVALID_VALUE);
         }
+        if driver.records(stream) {
+            return Ok(());
+        }
         let from = std::ptr::with_exposed_provenance::<u8>(from);
         // SAFETY: the source lies in an allocation, as was just seen, which the host does not know; the caller vouches for
         // the goal.
@@ -164,6 +170,9 @@ unsafe extern "C" fn cuMemsetD8Async(to: usize, value: c_uchar, bytes: usize, st
         let card = driver.card_of_stream(stream)?;
         if bytes > 0 && !driver.holds(card, to, bytes) {
             return Err(INVALID_VALUE);
+        }
+        if driver.records(stream) {
+            return Ok(());
         }
         let to = std::ptr::with_exposed_provenance_mut::<u8>(to);
         // SAFETY: the bytes lie in an allocation, as was just seen.

@@ -76,7 +76,6 @@ unsafe extern "C" fn cuFuncGetAttribute(value: *mut c_int, attribute: c_int, fun
 }
 
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
 unsafe extern "C" fn cuLaunchKernel(
     function: usize,
     grid_x: c_uint,
@@ -96,7 +95,11 @@ unsafe extern "C" fn cuLaunchKernel(
         if driver.modules.get(&kernel.module) != Some(&card) {
             return Err(INVALID_HANDLE);
         }
-        if kernel.name != "gantry_blake3" {
+        let computed = kernel.name == "gantry_blake3";
+        if driver.records(stream) {
+            return Ok(());
+        }
+        if !computed {
             return Err(NOT_SUPPORTED);
         }
         let shape = [grid_y, grid_z, group_x, group_y, group_z, shared];

@@ -1,6 +1,6 @@
 //! Streams and events. What a stream is given is done at once, so that nothing ever waits.
 
-use crate::code::{INVALID_HANDLE, INVALID_VALUE, NOT_READY};
+use crate::code::{CAPTURE_UNSUPPORTED, INVALID_HANDLE, INVALID_VALUE, NOT_READY};
 use crate::driver::{Event, call, call_to_free, give};
 use std::ffi::c_uint;
 use std::time::Instant;
@@ -31,13 +31,18 @@ unsafe extern "C" fn cuStreamCreate(stream: *mut usize, flags: c_uint) -> i32 {
 unsafe extern "C" fn cuStreamDestroy_v2(stream: usize) -> i32 {
     call_to_free("cuStreamDestroy_v2", |driver| {
         driver.current()?;
+        driver.recorded.remove(&stream);
         driver.streams.remove(&stream).map(|_| ()).ok_or(INVALID_HANDLE)
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamSynchronize(stream: usize) -> i32 {
-    call("cuStreamSynchronize", |driver| driver.card_of_stream(stream).map(|_| ()))
+    call("cuStreamSynchronize", |driver| {
+        driver.card_of_stream(stream)?;
+        // What is recorded is never done, so that waiting for it is a mistake.
+        if driver.recorded.contains_key(&stream) { Err(CAPTURE_UNSUPPORTED) } else { Ok(()) }
+    })
 }
 
 /// The event may be another card's.

@@ -4,9 +4,11 @@ use super::card::{Machine, Seen};
 use super::models::{kernels, small, split};
 
 /// Functions that free what they get even where they fail, and that nobody listens to.
-const FREES: [&str; 7] = [
+const FREES: [&str; 9] = [
     "cuDevicePrimaryCtxRelease_v2",
     "cuEventDestroy_v2",
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
     "cuMemFreeHost",
     "cuMemFree_v2",
     "cuMemHostUnregister",
