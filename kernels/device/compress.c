@@ -54,7 +54,7 @@ DEVICE float pooled(GLOBAL const float *rows, GLOBAL const float *scores, GLOBAL
  *   blocks         at least those that any sequence completes
  * Grid: x = blocks, y = slots. */
 #define COMPRESS(name, store) \
-    KERNEL(COMPRESS_GROUP) \
+    KERNEL_OF_TWO(COMPRESS_GROUP) \
     name(GLOBAL uchar *states, GLOBAL const ulong *RESTRICT row_offsets, GLOBAL const ulong *RESTRICT score_offsets, \
          GLOBAL const float *RESTRICT ape, GLOBAL const float *RESTRICT norm, GLOBAL const float *RESTRICT angles, \
          GLOBAL const ulong *RESTRICT entry_offsets, GLOBAL const uint *RESTRICT span_tokens, \

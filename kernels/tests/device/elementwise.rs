@@ -68,11 +68,8 @@ fn embeddings_are_the_rows_of_the_table() {
 #[test]
 fn every_half_is_widened_exactly() {
     let all: Vec<u16> = (0..=u16::MAX).collect();
-    let truth: [(&str, fn(u16) -> f32); 2] = [
-        ("gantry_embed_f16", |b| f16::from_bits(b).to_f32()),
-        ("gantry_embed_bf16", |b| bf16::from_bits(b).to_f32()),
-    ];
-    for (name, wide) in truth {
+    let widen: [fn(u16) -> f32; 2] = [|b| f16::from_bits(b).to_f32(), |b| bf16::from_bits(b).to_f32()];
+    for (name, wide) in ["gantry_embed_f16", "gantry_embed_bf16"].into_iter().zip(widen) {
         let mut y = poison(1 << 16);
         let mut args = vec![read(&all), read(&[0u32]), write(&mut y), Arg::U64(0)];
         args.extend(u32s(&[1, 1, 1 << 16]));

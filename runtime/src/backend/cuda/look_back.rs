@@ -13,13 +13,16 @@ use crate::{Result, RuntimeError};
 use gantry_formats::arch::RopeType;
 
 /// Positions that a group of attention takes; a token's bits depend on it.
-const CHUNK: usize = 512;
+const CHUNK: usize = 256;
+
+/// Longest context: attention is cut into at most 1024 parts.
+pub(super) const CONTEXT: usize = 1024 * CHUNK;
 
 /// Entries that a group scores.
 const ENTRIES: usize = 32;
 
 /// Query heads of a group.
-const HEADS: usize = 8;
+const HEADS: usize = 4;
 
 /// Parts that attention to so many positions is cut into: a power of two, so that few lengths differ in it. A part without
 /// positions adds nothing.

@@ -30,6 +30,7 @@ use driver::Context;
 use gantry_formats::layout::Layout;
 use lift::CudaLift;
 use loaded::Loaded;
+use look_back::CONTEXT;
 use sequence::CudaSequence;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -141,6 +142,10 @@ impl Executable for Prepared {
         if settings.window > 0 {
             let what = "cuda does not draft tokens; leave --spec out, or give --device cpu";
             return Err(RuntimeError::Incompatible(what.into()));
+        }
+        if settings.context > CONTEXT {
+            let what = format!("a context of {}: cuda has room for up to {CONTEXT}", settings.context);
+            return Err(RuntimeError::Setting(what));
         }
         let Loaded { context, aside, program, .. } = &*self.loaded;
         Ok(Box::new(CudaSequence::new(context, aside, program, settings)?))

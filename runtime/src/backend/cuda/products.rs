@@ -122,10 +122,12 @@ impl Runner {
         let (mut tiles, mut pairs, mut count) = (0, 0, all);
         if n > 1 {
             count = all.min(all / TOKENS + experts);
-            pairs = self.partial.address();
-            tiles = pairs + (all as u64 * 4).next_multiple_of(256);
+            let list = (all as u64 * 4).next_multiple_of(256);
+            let ranks = self.partial.address();
+            pairs = ranks + list;
+            tiles = pairs + list;
             let (table, _) = loaded.experts(&products[0].weights)?;
-            let args = Args::at(&[ids, around.batch.positions(), table, 0, pairs, tiles]);
+            let args = Args::at(&[ids, around.batch.positions(), table, 0, ranks, pairs, tiles]);
             let args = args.int(&[n, used, experts, count]);
             self.launch(loaded, "gantry_experts_group", [1, 1, 1], &args)?;
         }
@@ -160,5 +162,6 @@ pub(super) fn list_bytes(step: &Step, buffers: &[crate::model::program::Buffer],
     let experts = products.iter().map(|p| p.weights.experts()).min().unwrap_or(0);
     let used = ids.map_or(experts, |ids| buffers[ids.0].width);
     let all = (used as u64).saturating_mul(tokens as u64);
-    (all.saturating_mul(4)).next_multiple_of(256).saturating_add((all + experts as u64).saturating_mul(12))
+    let list = all.saturating_mul(4).next_multiple_of(256);
+    list.saturating_mul(2).saturating_add((all + experts as u64).saturating_mul(12))
 }
