@@ -84,6 +84,22 @@ fn while_a_model_is_made_ready() {
 }
 
 #[test]
+fn while_a_run_is_recorded() {
+    if !kernels() {
+        return;
+    }
+    let record = |machine: &Machine| machine.record(small(), "cuda:0");
+    let whole = record(&Machine::new());
+    for expected in
+        ["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags", "cuGraphLaunch"]
+    {
+        assert!(whole.log.called.contains_key(expected), "{expected} is not called: {:?}", whole.log.called);
+    }
+    // More launches are recorded than were made to hash, so that the one in the middle is recorded.
+    each_fails(1, record, |seen| seen.fails(1, &["launching a graph: CUDA_ERROR_NOT_SUPPORTED"]));
+}
+
+#[test]
 fn memory_that_a_context_lacks_is_memory() {
     if !kernels() {
         return;

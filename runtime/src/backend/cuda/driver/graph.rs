@@ -33,13 +33,11 @@ impl Graph {
             .map_err(|e| context.failed("recording a graph", e))?;
         let done = work();
         // SAFETY: recording was begun, and has to end whatever came of the work.
-        let graph = unsafe { result::stream::end_capture(stream.raw()) };
+        let graph = unsafe { result::stream::end_capture(stream.raw()) }.map(Recorded);
         done?;
         let graph = graph.map_err(|e| context.failed("recording a graph", e))?;
         // SAFETY: the graph was just recorded.
-        let executable = unsafe { result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)) };
-        // SAFETY: the executable graph does not need it any longer.
-        let _ = unsafe { result::graph::destroy(graph) };
+        let executable = unsafe { result::graph::instantiate(graph.0, sys::CUgraphInstantiate_flags(0)) };
         let graph = executable.map_err(|e| context.failed("making a graph", e))?;
         Ok(Self { context: Arc::clone(context), graph })
     }
@@ -61,9 +59,18 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        if self.context.current().is_ok() {
-            // SAFETY: made in `record`, destroyed once.
-            let _ = unsafe { result::graph::exec_destroy(self.graph) };
-        }
+        let _ = self.context.current();
+        // SAFETY: made in `record`, destroyed once.
+        let _ = unsafe { result::graph::exec_destroy(self.graph) };
+    }
+}
+
+/// What was recorded, until an executable graph was made of it or it turned out that none will be.
+struct Recorded(sys::CUgraph);
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        // SAFETY: the driver gave it in `record`, and an executable graph does not need it.
+        let _ = unsafe { result::graph::destroy(self.0) };
     }
 }
