@@ -45,6 +45,22 @@ fn nvcc() -> Option<PathBuf> {
     folders.map(|folder| folder.join("nvcc")).find(|nvcc| nvcc.is_file())
 }
 
+/// One source that takes in all of `device` and `cuda`, so that none is left out.
+fn all_sources(out: &Path) -> PathBuf {
+    let here = env::current_dir().expect("a folder to build in");
+    let files = ["device", "cuda"].into_iter().flat_map(|folder| {
+        let files = std::fs::read_dir(here.join(folder)).expect("the folder of kernels can be read");
+        files.map(|file| file.expect("the folder of kernels can be read").path())
+    });
+    let is_source = |file: &PathBuf| file.extension().is_some_and(|e| e == "c" || e == "cu");
+    let mut files: Vec<PathBuf> = files.filter(is_source).collect();
+    files.sort();
+    let text: String = files.iter().map(|file| format!("#include \"{}\"\n", file.display())).collect();
+    let all = out.with_file_name("kernels.cu");
+    std::fs::write(&all, text).expect("OUT_DIR can be written");
+    all
+}
+
 fn compile(nvcc: &Path, out: &Path) {
     let wanted = env::var("GANTRY_CUDA_TARGETS").unwrap_or_else(|_| TARGETS.join(" "));
     let targets: Vec<&str> = wanted.split_whitespace().collect();
@@ -58,7 +74,7 @@ fn compile(nvcc: &Path, out: &Path) {
         };
         command.arg("-gencode").arg(format!("arch={virtual_target},code={code}"));
     }
-    command.args(["--fatbin", "-o"]).arg(out).arg("cuda/kernels.cu");
+    command.args(["--fatbin", "-o"]).arg(out).arg(all_sources(out));
     let done = command.output().unwrap_or_else(|e| panic!("{}: {e}", nvcc.display()));
     let said = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     assert!(done.status.success(), "{} failed:\n{said}", nvcc.display());

@@ -99,7 +99,11 @@ pub fn load(container: &Container, places: &Places, options: &LoadOptions) -> Re
         LoadMode::Read => read(container, places, pieces, options, counter, found),
         LoadMode::Map => map(container, pieces, options, counter, found),
     };
-    let (arenas, left, report) = bring_all(container, places, options, pieces::PIECE, bring)?;
+    let (arenas, mut left, report) = bring_all(container, places, options, pieces::PIECE, bring)?;
+    if options.mode == LoadMode::Map {
+        // The mapping has it.
+        left.clear();
+    }
     Ok((Weights::new(arenas, left), report))
 }
 

@@ -37,7 +37,7 @@ impl LoadReport {
     /// Whether bytes went through this process, so that there is a speed: a mapping that nobody looked through yet
     /// has none.
     pub fn has_speed(&self) -> bool {
-        self.mode == LoadMode::Read || self.verified == Verify::Full
+        self.mode == LoadMode::Read || matches!(self.verified, Verify::Full | Verify::Device)
     }
 
     /// A line for each card, where there are several.

@@ -1,6 +1,6 @@
 //! What loading gives: arenas, and the files of what was left there.
 
-use super::{Arena, Left, Lift, LoadMode, LoadOptions, Places};
+use super::{Arena, Left, Lift, LoadOptions, Places};
 use crate::RuntimeError;
 use crate::model::program::Matrix;
 use gantry_formats::container::{Container, ContainerError};
@@ -123,8 +123,7 @@ pub(super) fn left(
     places: &Places,
     options: &LoadOptions,
 ) -> Result<Vec<LeftFile>, RuntimeError> {
-    let left = options.left.iter().filter(|_| options.mode == LoadMode::Read);
-    left.map(|left| file_of(container, places, left)).collect()
+    options.left.iter().map(|left| file_of(container, places, left)).collect()
 }
 
 fn file_of(container: &Container, places: &Places, left: &Left) -> Result<LeftFile, RuntimeError> {

@@ -50,3 +50,47 @@ pub(super) fn product(layout: Layout) -> Option<[&'static str; 2]> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gantry_formats::target::TARGETS;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    /// All words of the files of a folder that begin like kernels.
+    fn words(folder: &str, ends: &[&str]) -> BTreeSet<String> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+        let mut words = BTreeSet::new();
+        for file in std::fs::read_dir(&folder).unwrap() {
+            let path = file.unwrap().path();
+            if ends.iter().any(|end| path.extension().is_some_and(|e| e == *end)) {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let all = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+                words.extend(all.filter(|w| w.starts_with("gantry_")).map(String::from));
+            }
+        }
+        words
+    }
+
+    #[test]
+    fn every_kernel_that_is_launched_has_a_source() {
+        let crates = ["gantry_formats", "gantry_kernels", "gantry_"];
+        let launched = words("src/backend/cuda", &["rs"]);
+        let launched = launched.iter().filter(|w| !crates.contains(&w.as_str()));
+        let mut written = words("../kernels/device", &["c", "h"]);
+        written.extend(words("../kernels/cuda", &["cu"]));
+        let missing: Vec<_> = launched.clone().filter(|name| !written.contains(*name)).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        assert!(launched.count() > 30);
+    }
+
+    #[test]
+    fn what_is_promised_at_packing_is_registered() {
+        for layout in Layout::all() {
+            let promised = TARGETS.iter().filter(|t| t.family() == "cuda").any(|t| t.takes(layout));
+            let taken = takes(StepKind::Gemm, layout) && takes(StepKind::Experts, layout);
+            assert!(!promised || taken, "{layout}");
+        }
+    }
+}
