@@ -68,7 +68,8 @@ fn compile(nvcc: &Path, out: &Path) {
     command.args(["-std=c++17", "-O3", "--threads", "0", "-Werror", "all-warnings", "-Xptxas", "-v"]);
     for (i, target) in targets.iter().enumerate() {
         let virtual_target = target.replace("sm_", "compute_");
-        let code = match i + 1 == targets.len() {
+        // PTX of the oldest, for generations between those that are named, and of the newest, for those to come.
+        let code = match i == 0 || i + 1 == targets.len() {
             true => format!("[{target},{virtual_target}]"),
             false => (*target).to_string(),
         };

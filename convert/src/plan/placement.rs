@@ -93,7 +93,8 @@ fn extra_json(of: &ExtraCopies) -> Value {
 /// How many of the copies that were asked for there are, and why there are no more: a text for the layers of which
 /// the same is to be said.
 fn extra_texts(extra: &[ExtraCopies]) -> Vec<String> {
-    let mut kinds: Vec<((u32, Option<CopyLimit>), Vec<&ExtraCopies>)> = Vec::new();
+    type Kind = (u32, Option<CopyLimit>);
+    let mut kinds: Vec<(Kind, Vec<&ExtraCopies>)> = Vec::new();
     for of in extra {
         let kind = (of.made, of.why);
         match kinds.iter_mut().find(|(known, _)| *known == kind) {
@@ -101,7 +102,7 @@ fn extra_texts(extra: &[ExtraCopies]) -> Vec<String> {
             None => kinds.push((kind, vec![of])),
         }
     }
-    let text = |((made, why), layers): &((u32, Option<CopyLimit>), Vec<&ExtraCopies>)| {
+    let text = |((made, why), layers): &(Kind, Vec<&ExtraCopies>)| {
         let wanted = layers.first().map_or(0, |of| of.wanted);
         let place = match layers.len() == extra.len() {
             true => "each layer".to_string(),

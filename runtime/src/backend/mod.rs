@@ -10,7 +10,7 @@ mod host;
 
 use crate::exchange::{Delays, Patience};
 use crate::load::{Lift, Places, Verify, Weights};
-use crate::model::program::{self, ExpertCheck, Kept, Program, Step, StepKind};
+use crate::model::program::{self, ExpertCheck, Kept, Program, StepKind};
 use crate::{Result, RuntimeError};
 use gantry_formats::layout::Layout;
 use std::any::Any;
@@ -96,8 +96,13 @@ pub trait Backend: Send + Sync {
     fn verify(&self) -> Verify {
         Verify::Full
     }
-    /// Whether it runs a step, whatever weights it reads.
-    fn runs(&self, step: &Step) -> bool;
+    /// Refuses a program that it does not run, whatever weights it reads, or settings that it has no room for.
+    ///
+    /// # Errors
+    /// What it lacks.
+    fn check(&self, _program: &Program, _settings: &Settings) -> Result<()> {
+        Ok(())
+    }
     /// Bytes that are free on each card; `None` where cards are in the host's memory.
     ///
     /// # Errors

@@ -132,13 +132,7 @@ impl Model {
         let packed = Places::as_packed(container);
         let mut program = build(&packed)?;
         check_kernels(&program, device)?;
-        if let Some(step) = program.steps().find(|step| !device.backend().runs(step)) {
-            return Err(RuntimeError::Incompatible(format!(
-                "{} has no kernel for the step {} of this architecture; give --device cpu",
-                device.backend().family(),
-                step.name()
-            )));
-        }
+        device.backend().check(&program, &settings)?;
 
         let mut beside = beside(container, &program, device, &settings);
         let wish = Wish {
@@ -158,7 +152,7 @@ impl Model {
         }
         notes.extend(moved);
         let left = left(&program);
-        let need = load::needs(container, &places, &beside);
+        let mut need = load::needs(container, &places, &beside);
         if options.check != ExpertCheck::Off && !places.share_experts() {
             notes.push("no layer has experts on several cards, so that there is nothing to check".into());
         }
@@ -169,6 +163,8 @@ impl Model {
                     .map_err(RuntimeError::Memory)?;
             }
             Some(cards) => {
+                // A card's arena is one allocation: what stays in its file has its place there all the same.
+                need.iter_mut().zip(&places.cards).for_each(|(need, card)| need.weights = card.bytes);
                 for (need, bytes) in need.iter().zip(cards) {
                     let user = options.memory_limit.filter(|limit| *limit < bytes);
                     let free = Free {

@@ -73,10 +73,6 @@ impl Backend for Cpu {
         }
     }
 
-    fn runs(&self, _: &Step) -> bool {
-        true
-    }
-
     fn kept_bytes(&self, kept: &Kept, settings: &Settings) -> KeptBytes {
         memory::kept(kept, settings)
     }

@@ -93,8 +93,11 @@ impl Batch {
             self.angles.push(self.tables.floats(angles.turns().flat_map(|(cos, sin)| [cos, sin])));
         }
         self.blocks.clear();
-        for step in loaded.program.steps() {
+        for step in &loaded.program.body {
             let Step::Compress { rotation, ratio, .. } = step else { continue };
+            if self.blocks.contains_key(&(*rotation, *ratio)) {
+                continue;
+            }
             let blocks_of = |s: &Span| s.start / ratio..(s.start + s.tokens) / ratio;
             let most = spans.iter().map(|s| blocks_of(s).len()).max().unwrap_or(0);
             let starts =

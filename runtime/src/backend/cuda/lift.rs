@@ -111,6 +111,20 @@ impl Ring {
     }
 }
 
+/// A slot that goes back whatever happens: others wait for it.
+struct Lent<'a> {
+    ring: &'a Ring,
+    slot: Option<Slot>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.ring.give(slot);
+        }
+    }
+}
+
 impl CudaLift {
     /// Arenas of these bytes, one on each card.
     ///
@@ -199,14 +213,18 @@ impl Lift for CudaLift {
     fn put(&self, card: usize, at: u64, len: usize, hashed: Range<usize>, fill: &mut Fill<'_>) -> Result<()> {
         let of = &self.cards[card];
         let begun = of.begun()?;
-        let mut slot = begun.ring.take()?;
+        let mut lent = Lent { ring: &begun.ring, slot: Some(begun.ring.take()?) };
+        let Some(slot) = &mut lent.slot else { return Ok(()) };
         let done = fill(&mut slot.memory[..len]).and_then(|()| {
             // SAFETY: the slot is written again only after `copied`, and freed only after its stream was waited for.
             unsafe { of.arena.write_async(at, &slot.memory[..len], &of.copies) }?;
             slot.copied.record(&of.copies)?;
             self.hash(card, hashed, Some(&slot.copied))
         });
-        begun.ring.give(slot);
+        if done.is_err() {
+            // Nothing says any longer when the copy is done, if there was one.
+            let _ = of.copies.synchronize();
+        }
         done
     }
 

@@ -1,6 +1,6 @@
 //! NVIDIA cards.
 //!
-//! The container's segment goes into one allocation per card as it is ([`lift`](mod@lift)), is hashed there, and read there by
+//! The container's segment goes into one allocation per card as it is, is hashed there, and read there by
 //! the portable kernels of `kernels/device`. Rows of n-gram tables stay in their file and are gathered by the host.
 
 mod bare;
@@ -9,6 +9,7 @@ mod buffers;
 mod driver;
 mod kernels;
 mod lift;
+mod limits;
 mod loaded;
 mod look_back;
 mod products;
@@ -24,13 +25,12 @@ pub use driver::{CardInfo, CudaError, DeviceMemory, cards};
 
 use super::{Backend, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace, cpu};
 use crate::load::{self, Lift, LoadOptions, LoadReport, Places, Verify, Weights};
-use crate::model::program::{Kept, Program, Step, StepKind};
+use crate::model::program::{Kept, Program, StepKind};
 use crate::{Container, Result, RuntimeError};
 use driver::Context;
 use gantry_formats::layout::Layout;
 use lift::CudaLift;
 use loaded::Loaded;
-use look_back::CONTEXT;
 use sequence::CudaSequence;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -44,6 +44,9 @@ pub(super) struct Cuda {
 
 impl Cuda {
     pub(super) fn new(cards: &[usize], threads: usize) -> Result<Self> {
+        if cards.len() != 1 {
+            return Err(limits::one_card());
+        }
         let cards = cards.iter().map(|card| Context::open(*card)).collect::<Result<_, CudaError>>()?;
         Ok(Self { cards, threads })
     }
@@ -75,8 +78,8 @@ impl Backend for Cuda {
         Verify::Device
     }
 
-    fn runs(&self, step: &Step) -> bool {
-        !matches!(step, Step::Send { .. } | Step::Receive { .. } | Step::Return { .. } | Step::Collect { .. })
+    fn check(&self, program: &Program, settings: &Settings) -> Result<()> {
+        limits::check(program, settings)
     }
 
     fn kept_bytes(&self, kept: &Kept, settings: &Settings) -> KeptBytes {
@@ -87,8 +90,8 @@ impl Backend for Cuda {
         workspace::scratch_bytes(program, settings)
     }
 
-    fn exchange_bytes(&self, _: &Program, _: &Settings, cards: usize) -> Result<Vec<u64>> {
-        Err(one_card(cards))
+    fn exchange_bytes(&self, _: &Program, _: &Settings, _: usize) -> Result<Vec<u64>> {
+        Err(limits::one_card())
     }
 
     fn free(&self) -> Result<Option<Vec<u64>>> {
@@ -97,8 +100,8 @@ impl Backend for Cuda {
     }
 
     fn lift(&self, places: &Places) -> Result<Option<Box<dyn Lift>>> {
-        if places.cards.len() != 1 {
-            return Err(one_card(places.cards.len()));
+        if (places.cards.len(), self.cards.len()) != (1, 1) {
+            return Err(limits::one_card());
         }
         let sizes = self.cards.iter().cloned().zip(places.cards.iter().map(|c| c.bytes));
         Ok(Some(Box::new(CudaLift::new(&sizes.collect::<Vec<_>>(), self.threads)?)))
@@ -126,12 +129,6 @@ fn arenas(weights: &mut Weights) -> Vec<DeviceMemory> {
     lifted.map_or_else(Vec::new, |lift| lift.into_arenas())
 }
 
-fn one_card(cards: usize) -> RuntimeError {
-    RuntimeError::Incompatible(format!(
-        "{cards} cards: cuda runs models on one card; gantry replan --cards 1 packs it for that"
-    ))
-}
-
 /// A program on a card.
 struct Prepared {
     loaded: Arc<Loaded>,
@@ -139,14 +136,6 @@ struct Prepared {
 
 impl Executable for Prepared {
     fn sequence(&self, settings: &Settings) -> Result<Box<dyn Sequence>> {
-        if settings.window > 0 {
-            let what = "cuda does not draft tokens; leave --spec out, or give --device cpu";
-            return Err(RuntimeError::Incompatible(what.into()));
-        }
-        if settings.context > CONTEXT {
-            let what = format!("a context of {}: cuda has room for up to {CONTEXT}", settings.context);
-            return Err(RuntimeError::Setting(what));
-        }
         let Loaded { context, aside, program, .. } = &*self.loaded;
         Ok(Box::new(CudaSequence::new(context, aside, program, settings)?))
     }

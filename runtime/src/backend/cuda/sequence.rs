@@ -1,6 +1,7 @@
 //! What a card keeps of one sequence.
 
 use super::driver::{Context, DeviceMemory, Stream};
+use super::workspace::most_tokens;
 use crate::Result;
 use crate::backend::{KeptBytes, KvType, Sequence, Settings};
 use crate::model::program::{CacheShape, ConvShape, DeltaShape, Kept, KeptId, Program};
@@ -41,7 +42,7 @@ pub(super) fn element(shape: CacheShape, settings: &Settings) -> usize {
 fn cache(shape: CacheShape, settings: &Settings) -> (usize, u64) {
     let all = (settings.context / shape.ratio).max(1);
     // A batch is written before it is read, and must not push out what its first token sees.
-    let rows = shape.window.map_or(all, |w| all.min(w.saturating_add(settings.batch)));
+    let rows = shape.window.map_or(all, |w| all.min(w.saturating_add(most_tokens(settings))));
     let bytes = (shape.values() as u64).saturating_mul(element(shape, settings) as u64);
     (rows, bytes.saturating_mul(rows as u64))
 }
@@ -120,6 +121,14 @@ impl CudaSequence {
         &self.settings
     }
 
+    /// A hash of how all is kept: what was saved is read in no other way.
+    fn shape(&self) -> [u8; 32] {
+        let Settings { context, batch, kv, .. } = self.settings;
+        let places = self.places.iter().map(|p| format!("{} {} {}", p.at, p.capacity, p.ratio));
+        let text = format!("{context} {batch} {kv:?} {}", places.collect::<Vec<_>>().join(","));
+        gantry_formats::hash::hash(text.as_bytes())
+    }
+
     /// Whether everything that a token at `position` needs is still there.
     fn remembers(&self, position: usize) -> bool {
         let end = self.tokens.len();
@@ -133,6 +142,7 @@ impl CudaSequence {
 }
 
 const MAGIC: &[u8; 8] = b"GANTRYSC";
+const VERSION: u32 = 1;
 
 impl Sequence for CudaSequence {
     fn tokens(&self) -> &[u32] {
@@ -149,10 +159,12 @@ impl Sequence for CudaSequence {
         position
     }
 
-    /// `GANTRYSC`, the number of tokens and they, all bytes, BLAKE3.
+    /// `GANTRYSC`, the version, the hash of how all is kept, the number of tokens and they, all bytes, BLAKE3.
     fn save(&self, out: &mut Vec<u8>) -> Result<()> {
         let begin = out.len();
         out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&self.shape());
         out.extend_from_slice(&(self.tokens.len() as u64).to_le_bytes());
         out.extend(self.tokens.iter().flat_map(|t| t.to_le_bytes()));
         let bytes = out.len();
@@ -171,6 +183,15 @@ impl Sequence for CudaSequence {
         }
         let rest = content.strip_prefix(MAGIC);
         let rest = rest.ok_or(SavedFault::Options("it was saved on another kind of device"))?;
+        let (version, rest) = rest.split_first_chunk::<4>().ok_or_else(shorter)?;
+        match u32::from_le_bytes(*version) {
+            VERSION => {}
+            found => return Err(SavedFault::Version { found, known: VERSION }.into()),
+        }
+        let (shape, rest) = rest.split_first_chunk::<32>().ok_or_else(shorter)?;
+        if *shape != self.shape() {
+            return Err(SavedFault::Options("what is kept has another shape").into());
+        }
         let (count, rest) = rest.split_first_chunk::<8>().ok_or_else(shorter)?;
         let count = usize::try_from(u64::from_le_bytes(*count)).map_err(|_| shorter())?;
         let bytes = count.checked_mul(4).filter(|n| *n <= rest.len()).ok_or_else(shorter)?;
@@ -178,7 +199,11 @@ impl Sequence for CudaSequence {
         if memory.len() as u64 != self.memory.bytes() || count > self.settings.context {
             return Err(SavedFault::Options("what is kept has another size").into());
         }
-        self.memory.write(0, memory, &self.stream)?;
+        if let Err(error) = self.memory.write(0, memory, &self.stream) {
+            // Some of it may be there.
+            self.tokens.clear();
+            return Err(error.into());
+        }
         self.tokens = tokens.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
         Ok(())
     }

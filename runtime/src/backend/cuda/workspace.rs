@@ -4,6 +4,7 @@ use super::batch::{Batch, Span};
 use super::buffers::Buffers;
 use super::driver::{CudaError, DeviceMemory, Graph, Pinned, Stream};
 use super::kernels::{Args, groups};
+use super::limits::no_drafts;
 use super::loaded::Loaded;
 use super::look_back::{partial_bytes, splits};
 use super::products::list_bytes;
@@ -11,6 +12,7 @@ use super::sequence::CudaSequence;
 use super::steps::{Around, EACH, Runner};
 use crate::backend::{Part, Sequence, Settings, Wanted, Workspace};
 use crate::model::program::{self, Program, Step};
+use crate::session::MAX_TOGETHER;
 use crate::{Result, RuntimeError};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -27,15 +29,18 @@ const GRAPHS: usize = 64;
 
 /// Working memory of runs on a card.
 pub(super) struct CudaWorkspace {
-    loaded: Arc<Loaded>,
+    /// First to go: its stream is waited for then.
+    runner: Runner,
     /// Runs of one token of each sequence, as they were recorded.
     graphs: BTreeMap<Shape, Graph>,
     batch: Batch,
-    runner: Runner,
+    /// Tokens that there is room for.
+    most: usize,
     /// Logits on their way.
     pinned: Pinned,
     logits: Vec<f32>,
     profile: Option<BTreeMap<program::Part, Duration>>,
+    loaded: Arc<Loaded>,
 }
 
 /// What launches of a run of one token of each sequence depend on, beside what lies in tables.
@@ -46,6 +51,11 @@ struct Shape {
     splits: usize,
     /// Where the tables are.
     tables: u64,
+}
+
+/// Most tokens of a run: a batch, or one of each of as many sequences as go together.
+pub(super) fn most_tokens(settings: &Settings) -> usize {
+    settings.batch.max(MAX_TOGETHER)
 }
 
 /// Bytes of partial results, for the step that needs most.
@@ -59,14 +69,14 @@ fn partials(program: &Program, settings: &Settings, tokens: usize) -> u64 {
 
 /// Bytes of a session's working memory.
 pub(super) fn scratch_bytes(program: &Program, settings: &Settings) -> u64 {
-    let tokens = settings.batch;
+    let tokens = most_tokens(settings);
     super::buffers::bytes(&program.buffers, tokens).saturating_add(partials(program, settings, tokens))
 }
 
 impl CudaWorkspace {
     pub(super) fn new(loaded: &Arc<Loaded>, settings: &Settings) -> Result<Self, CudaError> {
         let (context, program) = (&loaded.context, &loaded.program);
-        let tokens = settings.batch;
+        let tokens = most_tokens(settings);
         let stream = Arc::new(Stream::new(context)?);
         let buffers = Buffers::new(context, &program.buffers, tokens)?;
         let partial = DeviceMemory::new(context, partials(program, settings, tokens), "partial results")?;
@@ -76,6 +86,7 @@ impl CudaWorkspace {
             loaded: Arc::clone(loaded),
             graphs: BTreeMap::new(),
             batch: Batch::new(loaded)?,
+            most: tokens,
             runner: Runner { stream, buffers, partial },
             pinned,
             logits: Vec::new(),
@@ -144,7 +155,8 @@ impl CudaWorkspace {
     /// What a run of one token of each sequence may be recorded as; `None` where launches depend on more.
     fn shape(&self, spans: &[Span], wanted: &[Wanted]) -> Option<Shape> {
         let one = spans.iter().all(|s| s.tokens == 1) && wanted.iter().all(|w| *w == Wanted::Last);
-        let fixed = !self.loaded.program.steps().any(|step| {
+        let program = &self.loaded.program;
+        let fixed = !program.body.iter().chain(&program.head).any(|step| {
             // As many blocks as are complete, as many entries as there are.
             matches!(step, Step::Compress { .. } | Step::Select { .. })
         });
@@ -195,6 +207,10 @@ impl CudaWorkspace {
             wanted.push(part.wanted);
             sequences.push(sequence);
         }
+        if tokens.len() > self.most {
+            let what = format!("{} tokens in a run that has room for {}", tokens.len(), self.most);
+            return Err(RuntimeError::Setting(what));
+        }
         self.batch.set(&loaded, &tokens, spans.clone(), &sequences, &self.runner.stream)?;
         self.gather(&sequences)?;
         if let Some(shape) = self.shape(&spans, &wanted) {
@@ -221,10 +237,6 @@ impl CudaWorkspace {
         self.runner.stream.synchronize()?;
         Ok(())
     }
-}
-
-fn no_drafts() -> RuntimeError {
-    RuntimeError::Incompatible("cuda does not draft tokens; leave --spec out, or give --device cpu".into())
 }
 
 /// A sequence of this device.

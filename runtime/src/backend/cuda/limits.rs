@@ -1,0 +1,77 @@
+//! What kernels have room for: their local memory is fixed when they are compiled. Refused before weights are read.
+
+use super::look_back::CONTEXT;
+use super::workspace::most_tokens;
+use crate::backend::Settings;
+use crate::model::program::{Program, Step};
+use crate::{Result, RuntimeError};
+use gantry_formats::layout::Layout;
+
+/// Groups of a grid in y, in which rows of tokens are counted.
+const ROWS: usize = 65_535;
+
+/// Refuses a program that a kernel has no room for, or settings for which there is none.
+pub(super) fn check(program: &Program, settings: &Settings) -> Result<()> {
+    let most = |what: &str, found: usize, most: usize| match found <= most {
+        true => Ok(()),
+        false => Err(RuntimeError::Incompatible(format!(
+            "{what}: {found}, cuda has kernels for up to {most}; give --device cpu"
+        ))),
+    };
+    if settings.window > 0 {
+        return Err(no_drafts());
+    }
+    most("positions of a context", settings.context, CONTEXT)?;
+    let rows = program.buffers.iter().map(|b| b.rows).max().unwrap_or(1);
+    most("rows of a batch", rows.saturating_mul(most_tokens(settings)), ROWS)?;
+    for step in program.body.iter().chain(&program.head) {
+        match step {
+            Step::Route { routing, .. } => {
+                most("experts of a layer", routing.experts, 1024)?;
+                most("experts of a token", routing.used, 256)?;
+                most("groups of experts", routing.groups, 256)?;
+            }
+            Step::Experts { products, .. } => {
+                let experts = products.iter().map(|p| p.weights.experts());
+                most("experts of a layer", experts.max().unwrap_or(0), 1024)?;
+            }
+            Step::Attention { heads, .. } => {
+                most("values of a head", heads.key_len.max(heads.value_len), 576)?;
+            }
+            Step::DeltaNet { shape, .. } => most("values of a delta net's head", shape.dim, 256)?,
+            Step::Select { selection, .. } => most("values of an indexer's head", selection.len, 256)?,
+            Step::SinkhornRead { x, .. } => most("streams", program.buffers[x.0].rows, 8)?,
+            Step::Compress { entries, .. } => {
+                if let Some(crate::model::program::Kept::Cache(shape)) = program.kept.get(entries.0) {
+                    most("values of an entry", shape.key_len, 1024)?;
+                }
+            }
+            Step::Send { .. } | Step::Receive { .. } | Step::Return { .. } | Step::Collect { .. } => {
+                return Err(one_card());
+            }
+            _ => {}
+        }
+    }
+    for (_, matrix) in program.tensors() {
+        // Kernels of int8 orders take 16 rows at a time.
+        let whole = |row: usize| row.is_multiple_of(16) || row == matrix.stored_rows;
+        if matches!(matrix.layout, Layout::I8 { .. }) && !(whole(matrix.rows.start) && whole(matrix.rows.end))
+        {
+            return Err(RuntimeError::Incompatible(format!(
+                "{}: rows {} to {} of what is stored, cuda has kernels for multiples of 16; give --device cpu",
+                matrix.name, matrix.rows.start, matrix.rows.end
+            )));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn no_drafts() -> RuntimeError {
+    RuntimeError::Incompatible("cuda does not draft tokens; leave --spec out, or give --device cpu".into())
+}
+
+pub(super) fn one_card() -> RuntimeError {
+    RuntimeError::Incompatible(
+        "cuda runs models on one card: give --device cuda:N, and a container for one (gantry replan --cards 1)".into(),
+    )
+}
