@@ -20,7 +20,11 @@ pub struct Weights {
 
 impl std::fmt::Debug for Weights {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Weights").field("arenas", &self.arenas).field("left", &self.left).finish()
+        f.debug_struct("Weights")
+            .field("arenas", &self.arenas)
+            .field("left", &self.left)
+            .field("on cards", &self.lifted.is_some())
+            .finish()
     }
 }
 
