@@ -39,7 +39,7 @@ fn cards_that_are_not_there() {
 fn text_from_several_cards() {
     let machine = Machine::new().set("CARDS", 2);
     let seen = machine.write(split(), "cuda:0,1", &[]);
-    seen.fails(5, &["2 cards", "gantry replan --cards 1"]);
+    seen.fails(5, &["one card", "gantry replan --cards 1"]);
     read_nothing(&seen);
 }
 
