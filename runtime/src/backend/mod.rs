@@ -3,6 +3,7 @@
 //! A backend registers kernels by (step, layout), says what memory a program takes, and turns a [`Program`] with
 //! its arenas into something that runs. Nothing falls back to another device.
 
+mod counters;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;

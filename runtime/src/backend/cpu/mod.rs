@@ -15,6 +15,7 @@ mod shapes;
 mod steps;
 mod workspace;
 
+use super::counters::Counters;
 use super::{Backend, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace, host};
 use crate::load::Weights;
 use crate::model::program::{CardPrograms, ExpertCheck, Kept, Matrix, Program, Step, StepKind, VectorId};
@@ -28,7 +29,6 @@ pub(super) use registry::reader;
 use sequence::CpuSequence;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most threads of a device.
 pub const MAX_THREADS: usize = 1024;
@@ -112,18 +112,6 @@ impl Cpu {
     }
 }
 
-/// A count for each expert of each layer that routes.
-pub(super) fn counters(program: &Program) -> Vec<Vec<AtomicU64>> {
-    let mut counters = Vec::new();
-    for step in &program.body {
-        if let Step::Route { layer, routing, .. } = step {
-            counters.resize_with(counters.len().max(layer + 1), Vec::new);
-            counters[*layer].resize_with(routing.experts, AtomicU64::default);
-        }
-    }
-    counters
-}
-
 /// A card: its threads, and what it has in common with the others.
 struct Loaded {
     card: usize,
@@ -153,7 +141,7 @@ struct Shared {
     /// By hash.
     ngrams: Vec<Ngram>,
     /// How often each expert of each layer was used, where that is recorded.
-    routed: Option<Vec<Vec<AtomicU64>>>,
+    routed: Option<Counters>,
 }
 
 impl Shared {
@@ -173,7 +161,7 @@ impl Shared {
         }
         let tables = program.rotations.iter().map(|r| host::rope_table(r, &vectors)).collect();
         let ngrams = program.ngrams.iter().map(host::ngram).collect();
-        let routed = run.record_routing.then(|| counters(&program));
+        let routed = run.record_routing.then(|| Counters::new(&program));
         let count = weights.arenas().len().max(1);
         let cards = CardPrograms::new(&program, count, run.check)?;
         let shared = Shared { isa, program, cards, weights, vectors, tables, ngrams, routed };
@@ -189,11 +177,8 @@ impl Shared {
 
     /// Records the experts of some tokens in a layer.
     fn count(&self, layer: usize, ids: &[u32]) {
-        let Some(counters) = self.routed.as_ref().and_then(|all| all.get(layer)) else { return };
-        for id in ids {
-            if let Some(counter) = counters.get(*id as usize) {
-                counter.fetch_add(1, Ordering::Relaxed);
-            }
+        if let Some(counters) = &self.routed {
+            counters.add(layer, ids.iter().copied());
         }
     }
 }
@@ -214,8 +199,7 @@ impl Executable for Prepared {
     }
 
     fn routed(&self) -> Option<Vec<Vec<u64>>> {
-        let counts = |layer: &Vec<AtomicU64>| layer.iter().map(|c| c.load(Ordering::Relaxed)).collect();
-        self.cards[0].routed.as_ref().map(|all| all.iter().map(counts).collect())
+        self.cards[0].routed.as_ref().map(Counters::counts)
     }
 }
 

@@ -145,9 +145,7 @@ impl CudaLift {
     pub(crate) fn into_arenas(self) -> Vec<DeviceMemory> {
         self.cards.into_iter().map(|card| card.arena).collect()
     }
-}
 
-impl CudaLift {
     /// Hashes some stretches once `after` has come.
     #[allow(unsafe_code, reason = "a launch")]
     fn hash(&self, card: usize, hashed: Range<usize>, after: Option<&Event>) -> Result<()> {

@@ -4,6 +4,7 @@ use super::driver::{Context, DeviceMemory, Stream};
 use super::kernels::Kernels;
 use super::registry;
 use super::tables::{Placed, TableId, Tables};
+use crate::backend::counters::Counters;
 use crate::backend::host;
 use crate::load::Weights;
 use crate::model::program::{ExpertMatrices, Matrix, Program, Step, StepKind, VectorId};
@@ -13,7 +14,6 @@ use gantry_formats::rotation;
 use gantry_kernels::cpu::{Ngram, RopeTable};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 /// A program with its weights on a card.
 pub(super) struct Loaded {
@@ -38,7 +38,7 @@ pub(super) struct Loaded {
     /// By hash.
     pub(super) ngrams: Vec<Ngram>,
     /// How often each expert of each layer was used, where that is recorded.
-    pub(super) routed: Option<Vec<Vec<AtomicU64>>>,
+    pub(super) routed: Option<Counters>,
 }
 
 impl Loaded {
@@ -46,7 +46,7 @@ impl Loaded {
         context: &Arc<Context>,
         program: Program,
         (weights, arena): (Weights, DeviceMemory),
-        routed: Option<Vec<Vec<AtomicU64>>>,
+        routed: Option<Counters>,
     ) -> Result<Self> {
         let (kernels, aside) = (Kernels::new(context)?, Stream::new(context)?);
         for (kind, matrix) in program.tensors().filter(|(kind, _)| *kind != StepKind::Rows) {

@@ -23,7 +23,8 @@ mod workspace;
 pub use bare::{hash_rate, pinned_copy, read_and_copy};
 pub use driver::{CardInfo, CudaError, DeviceMemory, cards};
 
-use super::{Backend, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace, cpu};
+use super::counters::Counters;
+use super::{Backend, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace};
 use crate::load::{self, Lift, LoadOptions, LoadReport, Places, Verify, Weights};
 use crate::model::program::{Kept, Program, StepKind};
 use crate::{Container, Result, RuntimeError};
@@ -33,7 +34,6 @@ use lift::CudaLift;
 use loaded::Loaded;
 use sequence::CudaSequence;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use workspace::CudaWorkspace;
 
 /// Some cards.
@@ -117,7 +117,7 @@ impl Backend for Cuda {
         let (Some(context), Some(arena)) = (self.cards.first(), arena) else {
             return Err(RuntimeError::Placement("weights that were not brought to a card".into()));
         };
-        let routed = run.record_routing.then(|| cpu::counters(&program));
+        let routed = run.record_routing.then(|| Counters::new(&program));
         let loaded = Loaded::new(context, program, (weights, arena), routed)?;
         Ok(Box::new(Prepared { loaded: Arc::new(loaded) }))
     }
@@ -145,8 +145,7 @@ impl Executable for Prepared {
     }
 
     fn routed(&self) -> Option<Vec<Vec<u64>>> {
-        let all = self.loaded.routed.as_ref()?;
-        Some(all.iter().map(|layer| layer.iter().map(|c| c.load(Ordering::Relaxed)).collect()).collect())
+        self.loaded.routed.as_ref().map(Counters::counts)
     }
 }
 

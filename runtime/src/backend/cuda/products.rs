@@ -9,7 +9,6 @@ use crate::model::program::{
     BufferId, Columns, ExpertProduct, Format, Gating, Matrix, Step, VectorId, activations_for,
 };
 use gantry_formats::layout::{Layout, Order};
-use std::sync::atomic::Ordering;
 
 /// Rows of weights, and of activations, that a group takes.
 const ROWS: usize = 16;
@@ -93,14 +92,10 @@ impl Runner {
             .int(&[routing.normalize.into()])
             .float(routing.scale);
         self.launch(loaded, "gantry_route", [n, 1, 1], &args)?;
-        if let Some(counters) = loaded.routed.as_ref().and_then(|all| all.get(*layer)) {
+        if let Some(counters) = &loaded.routed {
             let mut bytes = vec![0; n * routing.used * 4];
             self.buffers.read(*ids, 0, &mut bytes, &self.stream)?;
-            for id in bytes.as_chunks().0 {
-                if let Some(counter) = counters.get(u32::from_le_bytes(*id) as usize) {
-                    counter.fetch_add(1, Ordering::Relaxed);
-                }
-            }
+            counters.add(*layer, bytes.as_chunks().0.iter().map(|id| u32::from_le_bytes(*id)));
         }
         Ok(())
     }

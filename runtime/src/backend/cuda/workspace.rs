@@ -121,8 +121,8 @@ impl CudaWorkspace {
         let loaded = Arc::clone(&self.loaded);
         let around = Around { loaded: &loaded, batch: &self.batch, sequences };
         let start = Instant::now();
-        let steps = loaded.program.body.iter().filter(|step| matches!(step, Step::Ngram { .. }));
-        steps.into_iter().try_for_each(|step| self.runner.step(&around, step, self.batch.n))?;
+        let mut steps = loaded.program.body.iter().filter(|step| matches!(step, Step::Ngram { .. }));
+        steps.try_for_each(|step| self.runner.step(&around, step, self.batch.n))?;
         if let Some(times) = &mut self.profile {
             *times.entry(program::Part::Ngram).or_default() += start.elapsed();
         }
