@@ -91,6 +91,7 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
          GLOBAL float *RESTRICT partial, ulong q_row, ulong q_start, ulong capacity, ulong entry_capacity, \
          uint heads, uint kv_heads, uint key_len, uint value_len, uint shared, uint window, uint per_token, \
          uint entry_per_token, uint ratio, uint chunk, uint splits, float scale) { \
+        BEGIN(); \
         SHARED(float, queries, ATTENTION_HEADS *ATTENTION_LEN); \
         SHARED(float, quarters, 4 * ATTENTION_HEADS * ATTENTION_TILE); \
         SHARED(float, scores, ATTENTION_HEADS *ATTENTION_TILE); \

@@ -150,7 +150,7 @@ DEVICE float weight_block(uint layout, const weights *w, ulong row, uint b, uint
 /* Adds to the sums those of the first `tokens` activations; see float_sums. */
 DEVICE void block_sums(uint layout, uint tokens, const weights *w, const part *p, GLOBAL const uchar *RESTRICT xq,
                        GLOBAL const float *RESTRICT xs, float *sums) {
-    const uint lane = LID % PRODUCT_LANES, blocks = w->cols / 32;
+    const uint lane = p->lane, lanes = p->lanes, blocks = w->cols / 32;
     ulong rows[2] = {part_row(p, 0), part_row(p, 1)};
     block_order o;
     ulong padded = 0;
@@ -160,7 +160,7 @@ DEVICE void block_sums(uint layout, uint tokens, const weights *w, const part *p
         /* The scales of a row are padded as its columns. */
         padded = padded_to(w->cols, w->order == 3 ? 64 : 32) / 32;
     }
-    for (uint b = lane; b < blocks; b += PRODUCT_LANES) {
+    for (uint b = lane; b < blocks; b += lanes) {
         uint q[2][8];
         float d[2];
         if (layout == I8_BLOCK32) {

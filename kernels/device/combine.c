@@ -13,6 +13,7 @@
 KERNEL(COMBINE_GROUP)
 gantry_attention_combine(GLOBAL const float *RESTRICT partial, GLOBAL const float *RESTRICT sinks,
                          GLOBAL float *RESTRICT y, uint heads, uint value_len, uint splits) {
+    BEGIN();
     SHARED(float, weights, COMBINE_SPLITS);
     SHARED(float, largest, COMBINE_GROUP);
     SHARED(float, sums, COMBINE_GROUP);

@@ -60,6 +60,7 @@ DEVICE float pooled(GLOBAL const float *rows, GLOBAL const float *scores, GLOBAL
          GLOBAL const ulong *RESTRICT entry_offsets, GLOBAL const uint *RESTRICT span_tokens, \
          GLOBAL const uint *RESTRICT span_start, ulong capacity, ulong score_capacity, ulong entry_capacity, \
          uint ratio, uint overlap, uint len, uint start, uint pairs, uint neox, uint blocks, float eps) { \
+        BEGIN(); \
         SHARED(float, entry, COMPRESS_LEN); \
         SHARED(float, room, COMPRESS_GROUP); \
         const uint slot = GROUP_Y, b = span_start[slot] / ratio + GROUP_X; \

@@ -12,16 +12,23 @@
  *   positions, slots  [n]
  *   span_row    [slots] row of the sequence's first token in this batch
  *   y           f32 [n][channels]
- * Grid: x = channels / 256 rounded up, y = n. Afterwards gantry_conv_keep. */
+ *   keep        1: each sequence has one token here, which goes into its ring as by gantry_conv_keep; 0: that comes
+ *               afterwards
+ * Grid: x = channels / 256 rounded up, y = n. */
 KERNEL(CONV_GROUP)
-gantry_conv(GLOBAL const float *RESTRICT x, GLOBAL const float *RESTRICT weight, GLOBAL const uchar *RESTRICT states,
+gantry_conv(GLOBAL const float *RESTRICT x, GLOBAL const float *RESTRICT weight, GLOBAL uchar *RESTRICT states,
             GLOBAL const ulong *RESTRICT offsets, GLOBAL const uint *RESTRICT positions,
             GLOBAL const uint *RESTRICT slots, GLOBAL const uint *RESTRICT span_row, GLOBAL float *RESTRICT y,
-            ulong x_row, ulong x_start, ulong capacity, uint n, uint channels, uint taps, uint dilation, uint silu_y) {
+            ulong x_row, ulong x_start, ulong capacity, uint n, uint channels, uint taps, uint dilation, uint silu_y,
+            uint keep) {
+    if (LID < taps && (GROUP_X + 1) * CONV_GROUP <= channels && channels % 4 == 0) {
+        PREFETCH(weight + (ulong)LID * channels + GROUP_X * CONV_GROUP, CONV_GROUP * 4);
+    }
+    BEGIN();
     const uint c = GROUP_X * CONV_GROUP + LID, t = GROUP_Y;
     if (c >= channels || t >= n) return;
     const uint slot = slots[t], position = positions[t], inside = t - span_row[slot];
-    GLOBAL const float *ring = (GLOBAL const float *)(states + offsets[slot]);
+    GLOBAL float *ring = (GLOBAL float *)(states + offsets[slot]);
     float sum = 0.0f;
     for (uint i = 0; i < taps; i++) {
         const uint back = (taps - 1 - i) * dilation;
@@ -35,6 +42,8 @@ gantry_conv(GLOBAL const float *RESTRICT x, GLOBAL const float *RESTRICT weight,
         sum = i == 0 ? term : ADD(sum, term);
     }
     y[(ulong)t * channels + c] = silu_y ? silu(sum) : sum;
+    /* Where the ring has just as many rows as are read, this is the one that was read first. */
+    if (keep) ring[(ulong)ring_row(position, capacity) * channels + c] = x[(ulong)t * x_row + x_start + c];
 }
 
 /* Puts the rows of x into the rings, as many of a sequence's last ones as those hold.
@@ -45,6 +54,7 @@ gantry_conv_keep(GLOBAL const float *RESTRICT x, GLOBAL uchar *RESTRICT states, 
                  GLOBAL const uint *RESTRICT positions, GLOBAL const uint *RESTRICT slots,
                  GLOBAL const uint *RESTRICT span_row, GLOBAL const uint *RESTRICT span_tokens, ulong x_row,
                  ulong x_start, ulong capacity, uint n, uint channels) {
+    BEGIN();
     const uint c = GROUP_X * CONV_GROUP + LID, t = GROUP_Y;
     if (c >= channels || t >= n) return;
     const uint slot = slots[t];

@@ -24,6 +24,7 @@ gantry_delta_prepare(GLOBAL const float *RESTRICT qkv, GLOBAL const float *RESTR
                      ulong beta_row, ulong beta_start, ulong beta_stride, ulong alpha_row, ulong alpha_start,
                      ulong alpha_stride, uint key_heads, uint value_heads, uint dim, uint beta_len, uint alpha_len,
                      float eps) {
+    BEGIN();
     SHARED(float, room, DELTA_PREPARE_GROUP);
     const uint t = GROUP_Y, head = GROUP_X;
     if (head < 2 * key_heads) {
@@ -95,6 +96,7 @@ gantry_delta_net(GLOBAL const float *RESTRICT qk, GLOBAL const float *RESTRICT g
                  GLOBAL const ulong *RESTRICT to, GLOBAL const uint *RESTRICT span_row,
                  GLOBAL const uint *RESTRICT span_tokens, GLOBAL const uint *RESTRICT span_start,
                  GLOBAL float *RESTRICT y, uint key_heads, uint value_heads, uint dim, uint grouped) {
+    BEGIN();
     SHARED(float, q, DELTA_DIM);
     SHARED(float, k, DELTA_DIM);
     SHARED(float, room, DELTA_GROUP);

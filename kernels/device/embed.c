@@ -13,6 +13,7 @@
     KERNEL(EMBED_GROUP) \
     name(GLOBAL const uchar *RESTRICT table, GLOBAL const uint *RESTRICT tokens, GLOBAL float *RESTRICT y, \
          ulong first_row, uint n, uint rows, uint width) { \
+        BEGIN(); \
         const uint i = GROUP_X * EMBED_GROUP + LID, t = GROUP_Y; \
         if (i >= width || t >= n) return; \
         const ulong row = first_row + tokens[t]; \
@@ -35,6 +36,7 @@ EMBED(gantry_embed_q8_0, q8_0_value(table, row * width + i))
 KERNEL(EMBED_GROUP)
 gantry_embed_q8_0_split(GLOBAL const uchar *RESTRICT table, GLOBAL const uint *RESTRICT tokens,
                         GLOBAL float *RESTRICT y, ulong first_row, ulong scales, uint n, uint rows, uint width) {
+    BEGIN();
     const uint i = GROUP_X * EMBED_GROUP + LID, t = GROUP_Y;
     if (i >= width || t >= n) return;
     const ulong element = (first_row + tokens[t]) * width + i;

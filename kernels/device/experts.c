@@ -34,6 +34,7 @@ gantry_experts_group(GLOBAL const uint *RESTRICT ids, GLOBAL const uint *RESTRIC
                      GLOBAL const ulong *RESTRICT at, GLOBAL const uint *RESTRICT turns, GLOBAL uint *RESTRICT ranks,
                      GLOBAL uint *RESTRICT pairs, GLOBAL uint *RESTRICT tiles, uint n, uint used, uint experts,
                      uint bound) {
+    BEGIN();
     SHARED(uint, counts, GROUP_GROUP *GROUP_EACH);
     SHARED(uint, staged, GROUP_GROUP);
     SHARED(uint, pair_sums, GROUP_GROUP);
@@ -135,6 +136,7 @@ DEVICE expert_part expert_of(GLOBAL const ulong *at, GLOBAL const uint *ids, GLO
     e.p.count = count;
     e.p.row = first_row + e.expert * row_step + GROUP_X * PRODUCT_ROWS;
     e.p.rows = rows - GROUP_X * PRODUCT_ROWS;
+    share_rows(&e.p);
     return e;
 }
 
@@ -176,6 +178,7 @@ DEVICE void expert_store(const expert_part *e, float value, GLOBAL const float *
     name(GLOBAL const uchar *RESTRICT base, GLOBAL const ulong *RESTRICT at, EXPERT_TABLES, \
          GLOBAL const float *RESTRICT x, GLOBAL const float *RESTRICT scale, GLOBAL float *RESTRICT y, \
          ulong first_row, ulong row_step, ulong y_row, ulong y_start, EXPERT_COUNTS) { \
+        BEGIN(); \
         SHARED(float, room, PRODUCT_ROOM); \
         EXPERT_PART; \
         const weights w = {base + at[e.expert], 0, 0, 0, some_cols, 0, 0}; \
@@ -193,6 +196,7 @@ gantry_experts_q8_0_split(GLOBAL const uchar *RESTRICT base, GLOBAL const ulong 
                           GLOBAL const uchar *RESTRICT xq, GLOBAL const float *RESTRICT xs,
                           GLOBAL const float *RESTRICT scale, GLOBAL float *RESTRICT y, ulong scales, ulong first_row,
                           ulong row_step, ulong y_row, ulong y_start, EXPERT_COUNTS) {
+    BEGIN();
     SHARED(float, room, PRODUCT_ROOM);
     EXPERT_PART;
     const weights w = {base + at[e.expert], scales, 0, 0, some_cols, 0, 0};
@@ -204,6 +208,7 @@ gantry_experts_i8_block32(GLOBAL const uchar *RESTRICT base, GLOBAL const ulong 
                           GLOBAL const uchar *RESTRICT xq, GLOBAL const float *RESTRICT xs,
                           GLOBAL const float *RESTRICT scale, GLOBAL float *RESTRICT y, ulong scales, ulong first_row,
                           ulong row_step, ulong stored_rows, ulong y_row, ulong y_start, EXPERT_COUNTS, uint order) {
+    BEGIN();
     SHARED(float, room, PRODUCT_ROOM);
     EXPERT_PART;
     const weights w = {base + at[e.expert], scales, 0, stored_rows, some_cols, order, 0};
@@ -215,6 +220,7 @@ gantry_experts_i8_channel(GLOBAL const uchar *RESTRICT base, GLOBAL const ulong 
                           GLOBAL const uchar *RESTRICT xq, GLOBAL const float *RESTRICT xs,
                           GLOBAL const float *RESTRICT scale, GLOBAL float *RESTRICT y, ulong scales, ulong first_row,
                           ulong row_step, ulong stored_rows, ulong y_row, ulong y_start, EXPERT_COUNTS, uint order) {
+    BEGIN();
     SHARED(int, room, PRODUCT_ROOM);
     EXPERT_PART;
     const weights w = {base + at[e.expert], scales, 0, stored_rows, some_cols, order, 0};
@@ -227,6 +233,7 @@ gantry_experts_e8_planar(GLOBAL const uchar *RESTRICT base, GLOBAL const ulong *
                          GLOBAL const float *RESTRICT xs, GLOBAL const float *RESTRICT scale, GLOBAL float *RESTRICT y,
                          ulong words, ulong scales, ulong first_row, ulong row_step, ulong y_row, ulong y_start,
                          EXPERT_COUNTS) {
+    BEGIN();
     SHARED(float, room, PRODUCT_ROOM);
     SHARED(uint, entries, 256);
     EXPERT_PART;
@@ -242,6 +249,7 @@ gantry_experts_e8_block98(GLOBAL const uchar *RESTRICT base, GLOBAL const ulong 
                           GLOBAL const float *RESTRICT xs, GLOBAL const float *RESTRICT scale,
                           GLOBAL float *RESTRICT y, ulong first_row, ulong row_step, ulong y_row, ulong y_start,
                           EXPERT_COUNTS) {
+    BEGIN();
     SHARED(float, room, PRODUCT_ROOM);
     SHARED(uint, entries, 256);
     EXPERT_PART;

@@ -60,10 +60,10 @@ DEVICE void float_weights(uint layout, const weights *w, ulong row, uint k, floa
  * nothing, so that no branch keeps loads from being under way together. */
 DEVICE void float_sums(uint layout, uint tokens, const weights *w, const part *p, GLOBAL const float *RESTRICT x,
                        float *sums) {
-    const uint lane = LID % PRODUCT_LANES, cols = w->cols;
+    const uint lane = p->lane, lanes = p->lanes, cols = w->cols;
     const ulong rows[2] = {part_row(p, 0), part_row(p, 1)};
     if (cols % FLOATS_UNIT == 0) {
-        for (uint k = lane * FLOATS_UNIT; k < cols; k += PRODUCT_LANES * FLOATS_UNIT) {
+        for (uint k = lane * FLOATS_UNIT; k < cols; k += lanes * FLOATS_UNIT) {
             float a[FLOATS_UNIT], b[FLOATS_UNIT];
             float_weights(layout, w, rows[0], k, a);
             float_weights(layout, w, rows[1], k, b);
@@ -80,7 +80,7 @@ DEVICE void float_sums(uint layout, uint tokens, const weights *w, const part *p
             }
         }
     } else {
-        for (uint k = lane; k < cols; k += PRODUCT_LANES) {
+        for (uint k = lane; k < cols; k += lanes) {
             const float a = float_weight(layout, w, rows[0], k), b = float_weight(layout, w, rows[1], k);
             UNROLL
             for (uint t = 0; t < tokens; t++) {

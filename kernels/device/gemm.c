@@ -12,6 +12,7 @@ DEVICE part gemm_part(ulong first_row, uint n, uint rows) {
     p.count = p.count > PRODUCT_TOKENS ? PRODUCT_TOKENS : p.count;
     UNROLL
     for (uint t = 0; t < PRODUCT_TOKENS; t++) p.x[t] = token + t < n ? token + t : n - 1;
+    share_rows(&p);
     return p;
 }
 
@@ -41,6 +42,7 @@ DEVICE void gemm_store(const part *p, float value, GLOBAL const float *scale, GL
     name(GLOBAL const uchar *RESTRICT bytes, GLOBAL const float *RESTRICT x, GLOBAL const float *RESTRICT scale, \
          GLOBAL const float *RESTRICT bias, GLOBAL float *RESTRICT y, ulong first_row, ulong y_row, ulong y_start, \
          uint n, uint rows, uint cols) { \
+        BEGIN(); \
         SHARED(float, room, PRODUCT_ROOM); \
         const weights w = {bytes, 0, 0, 0, cols, 0, 0}; \
         const part p = gemm_part(first_row, n, rows); \
@@ -59,6 +61,7 @@ gantry_gemm_q8_0_split(GLOBAL const uchar *RESTRICT bytes, GLOBAL const uchar *R
                        GLOBAL const float *RESTRICT xs, GLOBAL const float *RESTRICT scale,
                        GLOBAL const float *RESTRICT bias, GLOBAL float *RESTRICT y, ulong scales, ulong first_row,
                        ulong y_row, ulong y_start, uint n, uint rows, uint cols) {
+    BEGIN();
     SHARED(float, room, PRODUCT_ROOM);
     const weights w = {bytes, scales, 0, 0, cols, 0, 0};
     const part p = gemm_part(first_row, n, rows);
@@ -72,6 +75,7 @@ gantry_gemm_i8_block32(GLOBAL const uchar *RESTRICT bytes, GLOBAL const uchar *R
                        GLOBAL const float *RESTRICT xs, GLOBAL const float *RESTRICT scale,
                        GLOBAL const float *RESTRICT bias, GLOBAL float *RESTRICT y, ulong scales, ulong first_row,
                        ulong stored_rows, ulong y_row, ulong y_start, uint n, uint rows, uint cols, uint order) {
+    BEGIN();
     SHARED(float, room, PRODUCT_ROOM);
     const weights w = {bytes, scales, 0, stored_rows, cols, order, 0};
     const part p = gemm_part(first_row, n, rows);
@@ -84,6 +88,7 @@ gantry_gemm_i8_channel(GLOBAL const uchar *RESTRICT bytes, GLOBAL const uchar *R
                        GLOBAL const float *RESTRICT xs, GLOBAL const float *RESTRICT scale,
                        GLOBAL const float *RESTRICT bias, GLOBAL float *RESTRICT y, ulong scales, ulong first_row,
                        ulong stored_rows, ulong y_row, ulong y_start, uint n, uint rows, uint cols, uint order) {
+    BEGIN();
     SHARED(int, room, PRODUCT_ROOM);
     const weights w = {bytes, scales, 0, stored_rows, cols, order, 0};
     const part p = gemm_part(first_row, n, rows);
@@ -98,6 +103,7 @@ gantry_gemm_e8_planar(GLOBAL const uchar *RESTRICT bytes, GLOBAL const uint *RES
                       GLOBAL const float *RESTRICT scale, GLOBAL const float *RESTRICT bias, GLOBAL float *RESTRICT y,
                       ulong words, ulong scales, ulong first_row, ulong y_row, ulong y_start, uint n, uint rows,
                       uint cols) {
+    BEGIN();
     SHARED(float, room, PRODUCT_ROOM);
     SHARED(uint, entries, 256);
     entries[LID] = codebook[LID];
@@ -114,6 +120,7 @@ gantry_gemm_e8_block98(GLOBAL const uchar *RESTRICT bytes, GLOBAL const uint *RE
                        GLOBAL const float *RESTRICT scale, GLOBAL const float *RESTRICT bias,
                        GLOBAL float *RESTRICT y, ulong first_row, ulong y_row, ulong y_start, uint n, uint rows,
                        uint cols) {
+    BEGIN();
     SHARED(float, room, PRODUCT_ROOM);
     SHARED(uint, entries, 256);
     entries[LID] = codebook[LID];

@@ -15,6 +15,7 @@ KERNEL(NGRAM_GROUP)
 gantry_ngram_rows(GLOBAL const uint *RESTRICT windows, GLOBAL const ulong *RESTRICT multipliers,
                   GLOBAL const ulong *RESTRICT offsets, GLOBAL const ulong *RESTRICT vocabs,
                   GLOBAL ulong *RESTRICT rows, uint n, uint size, uint heads, uint eos) {
+    BEGIN();
     const uint t = GROUP_X * NGRAM_GROUP + LID;
     if (t >= n) return;
     windows += (ulong)t * size;
@@ -36,6 +37,7 @@ gantry_ngram_rows(GLOBAL const uint *RESTRICT windows, GLOBAL const ulong *RESTR
 KERNEL(NGRAM_GROUP)
 gantry_ngram_gate(GLOBAL const float *RESTRICT key, GLOBAL const float *RESTRICT query,
                   GLOBAL const float *RESTRICT value, GLOBAL float *RESTRICT y, uint count, uint len) {
+    BEGIN();
     SHARED(float, room, NGRAM_GROUP);
     const ulong at = ((ulong)GROUP_Y * count + GROUP_X) * len, from = (ulong)GROUP_Y * len;
     float sum = 0.0f;

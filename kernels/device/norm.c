@@ -1,5 +1,5 @@
 /* Norms of pieces of rows. */
-#include "portable.h"
+#include "q8.h"
 
 #define NORM_GROUP 256
 /* Values of a member that gantry_rms_norm holds: rows of up to 4096. */
@@ -15,6 +15,7 @@ KERNEL(NORM_GROUP)
 gantry_rms_norm(GLOBAL const float *x, GLOBAL const float *weight, GLOBAL float *y, ulong x_row, ulong x_start,
                 ulong x_stride, ulong y_row, ulong y_start, ulong y_stride, uint len, uint per_piece,
                 float eps) {
+    BEGIN();
     SHARED(float, room, NORM_GROUP);
     const uint p = GROUP_X, t = GROUP_Y;
     x += t * x_row + x_start + p * x_stride;
@@ -48,6 +49,7 @@ gantry_rms_norm(GLOBAL const float *x, GLOBAL const float *weight, GLOBAL float 
 KERNEL(NORM_GROUP)
 gantry_layer_norm(GLOBAL const float *x, GLOBAL const float *RESTRICT weight, GLOBAL const float *RESTRICT bias,
                   GLOBAL float *y, uint len, float eps) {
+    BEGIN();
     SHARED(float, room, NORM_GROUP);
     x += (ulong)GROUP_X * len;
     y += (ulong)GROUP_X * len;
@@ -66,5 +68,51 @@ gantry_layer_norm(GLOBAL const float *x, GLOBAL const float *RESTRICT weight, GL
     const float r = DIV(1.0f, SQRT(ADD(variance, eps)));
     for (uint i = LID; i < len; i += NORM_GROUP) {
         y[i] = ADD(MUL(MUL(SUB(SUB(x[i], center), delta), r), weight[i]), bias[i]);
+    }
+}
+
+/* y piece = (y piece * r) * weight, as by gantry_rms_norm, where `norm`; then y piece = y piece * act(gate piece), as by
+ * gantry_gate; where q is not null, y quantized as well, as by gantry_quantize_q8. Sums: members take four values each,
+ * then as sum_of_256.
+ *   y       f32, rows of y_row values, piece p of a row at y_start + p * len
+ *   gate    f32, the same with gate_row and gate_start, pieces gate_stride apart
+ *   weight  f32 [len], or null: 1
+ *   q       int8 [n][y_row] and scales f32 [n][y_row / 32], y_start and len multiples of 32; or null
+ *   len     at most 1024
+ *   act     0 sigmoid, 1 silu
+ * Grid: x = pieces of a row, y = n. */
+KERNEL(NORM_GROUP)
+gantry_norm_gate(GLOBAL float *RESTRICT y, GLOBAL const float *RESTRICT gate, GLOBAL const float *RESTRICT weight,
+                 GLOBAL uint *RESTRICT q, GLOBAL float *RESTRICT scales, ulong y_row, ulong y_start, ulong gate_row,
+                 ulong gate_start, ulong gate_stride, uint len, uint norm, uint act, float eps) {
+    BEGIN();
+    SHARED(float, room, NORM_GROUP);
+    SHARED(uint, most, NORM_GROUP);
+    const ulong at = GROUP_Y * y_row + y_start + (ulong)GROUP_X * len;
+    gate += GROUP_Y * gate_row + gate_start + GROUP_X * gate_stride;
+    float v[4], g[4], sum = 0.0f;
+    UNROLL
+    for (uint j = 0; j < 4; j++) {
+        const uint i = LID * 4 + j;
+        v[j] = i < len ? y[at + i] : 0.0f;
+        g[j] = i < len ? gate[i] : 0.0f;
+        sum = MAD(v[j], v[j], sum);
+    }
+    sum = sum_of_256(room, sum);
+    const float r = DIV(1.0f, SQRT(ADD(DIV(sum, (float)len), eps)));
+    UNROLL
+    for (uint j = 0; j < 4; j++) {
+        const uint i = LID * 4 + j;
+        if (norm) v[j] = weight && i < len ? MUL(MUL(v[j], r), weight[i]) : MUL(v[j], r);
+        v[j] = MUL(v[j], act == 0 ? sigmoid(g[j]) : silu(g[j]));
+        if (i < len) y[at + i] = v[j];
+    }
+    most[LID] = q8_most(v);
+    BARRIER();
+    float scale;
+    const uint word = q8_word(q8_of_block(most), v, &scale);
+    if (q && LID * 4 < len) {
+        q[at / 4 + LID] = word;
+        if (LID % 8 == 0) scales[at / 32 + LID / 8] = scale;
     }
 }

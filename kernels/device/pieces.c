@@ -1,5 +1,5 @@
 /* Elementwise steps over rows and pieces of rows; each gives the CPU's bits. */
-#include "portable.h"
+#include "q8.h"
 
 #define PIECES_GROUP 256
 
@@ -10,6 +10,7 @@
 KERNEL(PIECES_GROUP)
 gantry_copy(GLOBAL const float *RESTRICT x, GLOBAL float *RESTRICT y, ulong x_row, ulong x_start, ulong x_stride,
             ulong y_row, ulong y_start, ulong y_stride, uint n, uint count, uint len) {
+    BEGIN();
     const uint at = GROUP_X * PIECES_GROUP + LID, t = GROUP_Y;
     const uint p = at / len, i = at % len;
     if (p >= count || t >= n) return;
@@ -26,6 +27,7 @@ KERNEL(PIECES_GROUP)
 gantry_gate(GLOBAL const float *RESTRICT gate, GLOBAL float *RESTRICT y, ulong gate_row, ulong gate_start,
             ulong gate_stride, ulong y_row, ulong y_start, ulong y_stride, uint n, uint count, uint len,
             uint gate_count, uint gate_len, uint act) {
+    BEGIN();
     const uint at = GROUP_X * PIECES_GROUP + LID, t = GROUP_Y;
     const uint p = at / len, i = at % len;
     if (p >= count || t >= n) return;
@@ -36,20 +38,38 @@ gantry_gate(GLOBAL const float *RESTRICT gate, GLOBAL float *RESTRICT y, ulong g
 }
 
 /* y[r][i] = silu(g) * u, g = x[r][i], u = x[r][width + i]; where `clamped`, g is at most `limit` and u within +-limit.
+ * Where q is not null, y quantized as well, as by gantry_quantize_q8.
  *   x  f32 [n][2 * width]; y  f32 [n][width]; n rows (tokens, or experts of tokens)
- * Grid: x = width / 256 rounded up, y = n. */
+ *   q  int8 [n][width] and scales f32 [n][width / 32], width a multiple of 32; or null
+ * Grid: x = width / 1024 rounded up, y = n. */
 KERNEL(PIECES_GROUP)
-gantry_silu_mul(GLOBAL const float *RESTRICT x, GLOBAL float *RESTRICT y, uint n, uint width, uint clamped,
-                float limit) {
-    const uint i = GROUP_X * PIECES_GROUP + LID, t = GROUP_Y;
-    if (i >= width || t >= n) return;
-    float g = x[(ulong)t * 2 * width + i], u = x[(ulong)t * 2 * width + width + i];
-    if (clamped) {
-        g = limit < g ? limit : g;
-        u = limit < u ? limit : u;
-        u = -limit > u ? -limit : u;
+gantry_silu_mul(GLOBAL const float *RESTRICT x, GLOBAL float *RESTRICT y, GLOBAL uint *RESTRICT q,
+                GLOBAL float *RESTRICT scales, uint width, uint clamped, float limit) {
+    BEGIN();
+    SHARED(uint, most, PIECES_GROUP);
+    const uint unit = GROUP_X * PIECES_GROUP + LID;
+    const ulong row = (ulong)GROUP_Y * width;
+    float v[4];
+    UNROLL
+    for (uint j = 0; j < 4; j++) {
+        const uint i = unit * 4 + j;
+        float g = i < width ? x[2 * row + i] : 0.0f, u = i < width ? x[2 * row + width + i] : 0.0f;
+        if (clamped) {
+            g = limit < g ? limit : g;
+            u = limit < u ? limit : u;
+            u = -limit > u ? -limit : u;
+        }
+        v[j] = MUL(silu(g), u);
+        if (i < width) y[row + i] = v[j];
     }
-    y[(ulong)t * width + i] = MUL(silu(g), u);
+    most[LID] = q8_most(v);
+    BARRIER();
+    float scale;
+    const uint word = q8_word(q8_of_block(most), v, &scale);
+    if (q && unit * 4 < width) {
+        q[row / 4 + unit] = word;
+        if (unit % 8 == 0) scales[row / 32 + unit / 8] = scale;
+    }
 }
 
 /* x = silu(x * scale).
@@ -57,6 +77,7 @@ gantry_silu_mul(GLOBAL const float *RESTRICT x, GLOBAL float *RESTRICT y, uint n
  * Grid: x = count / 256 rounded up. */
 KERNEL(PIECES_GROUP)
 gantry_silu_scaled(GLOBAL float *x, ulong count, float scale) {
+    BEGIN();
     const ulong i = (ulong)GROUP_X * PIECES_GROUP + LID;
     if (i < count) x[i] = silu(MUL(x[i], scale));
 }
@@ -66,21 +87,29 @@ gantry_silu_scaled(GLOBAL float *x, ulong count, float scale) {
  * Grid: x = count / 256 rounded up. */
 KERNEL(PIECES_GROUP)
 gantry_add(GLOBAL const float *RESTRICT x, GLOBAL float *RESTRICT y, ulong count) {
+    BEGIN();
     const ulong i = (ulong)GROUP_X * PIECES_GROUP + LID;
     if (i < count) y[i] = ADD(y[i], x[i]);
 }
 
-/* y[t][i] = w0 * x0 + w1 * x1 + ... over the slots of a token, ascending.
+/* y[t][i] = w0 * x0 + w1 * x1 + ... over the slots of a token, ascending; where `more` is not null, then + more[t][i], and
+ * where `gate` is not null, + more[t][i] / (1 + e^-gate[t]).
  *   x  f32 [n][used][width]; weights  f32 [n][used]; y  f32 [n][width]
+ *   more  f32 [n][width], or null; gate  f32 [n], or null
  * Grid: x = width / 256 rounded up, y = n. */
 KERNEL(PIECES_GROUP)
-gantry_mix(GLOBAL const float *RESTRICT x, GLOBAL const float *RESTRICT weights, GLOBAL float *RESTRICT y, uint n,
-           uint used, uint width) {
+gantry_mix(GLOBAL const float *RESTRICT x, GLOBAL const float *RESTRICT weights, GLOBAL const float *RESTRICT more,
+           GLOBAL const float *RESTRICT gate, GLOBAL float *RESTRICT y, uint n, uint used, uint width) {
+    BEGIN();
     const uint i = GROUP_X * PIECES_GROUP + LID, t = GROUP_Y;
     if (i >= width || t >= n) return;
     weights += (ulong)t * used;
     x += (ulong)t * used * width + i;
     float sum = MUL(weights[0], x[0]);
     for (uint s = 1; s < used; s++) sum = ADD(sum, MUL(weights[s], x[(ulong)s * width]));
+    if (more) {
+        const float other = more[(ulong)t * width + i];
+        sum = ADD(sum, gate ? MUL(other, sigmoid(gate[t])) : other);
+    }
     y[(ulong)t * width + i] = sum;
 }

@@ -38,6 +38,23 @@ static_assert(sizeof(ulong) == 8, "offsets have 64 bits");
 #endif
 #define DEVICE static __device__ __forceinline__
 #define BARRIER() __syncthreads()
+/* First in every kernel: lets the next one in the stream start where there is room, and waits for the one before, all of
+ * whose writes are seen then. Before it a kernel reads nothing that another one writes. */
+DEVICE void begin_kernel(void) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
+#endif
+}
+#define BEGIN() begin_kernel()
+/* Brings what lies from a multiple of 16 on into the L2 cache, a multiple of 16 bytes: for weights, before BEGIN. */
+DEVICE void prefetch(const void *from, uint bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes));
+#else
+    (void)from, (void)bytes;
+#endif
+}
+#define PREFETCH(from, bytes) prefetch(from, bytes)
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
 #define GROUP_X blockIdx.x
@@ -85,6 +102,8 @@ DEVICE ushort to_half(float x) {
 #define KERNEL_LARGE(size) KERNEL(size)
 #define DEVICE static inline
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+#define BEGIN() ((void)0)
+#define PREFETCH(from, bytes) ((void)0)
 #define UNROLL
 #define NO_UNROLL
 #define GROUP_X ((uint)get_group_id(0))
@@ -174,17 +193,34 @@ DEVICE float softplus(float x) {
     return (x > 0.0f ? x : 0.0f) + 2.0f * s * series;
 }
 
-/* The sum, and the largest, over a group of 256, for every member: indices i and i + 128, then i and i + 64, .. i + 1.
- * `room` holds 256 and is free again afterwards. (With 16 members that take 16 values each there
- * would be fewer barriers, but PoCL 3.1 makes code of that which now and then is wrong.) */
+/* Sums over a group of 256 add indices i and i + 128, then i and i + 64, .. i + 1. CUDA takes the last five steps inside of
+ * a warp, with the same bits. */
+#if defined(__CUDACC__)
+/* For every lane of a warp. */
+DEVICE float warp_tree(const float *x) {
+    const uint i = LID % 32;
+    float sum = ((x[i] + x[i + 128]) + (x[i + 64] + x[i + 192])) + ((x[i + 32] + x[i + 160]) + (x[i + 96] + x[i + 224]));
+    UNROLL
+    for (uint step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    return sum;
+}
+#endif
+
+/* The sum, and the largest, over a group of 256, for every member. `room` holds 256 and is free again afterwards. (With 16
+ * members that take 16 values each there would be fewer barriers in OpenCL too, but PoCL 3.1 makes code of that which now
+ * and then is wrong.) */
 DEVICE float sum_of_256(LOCAL float *room, float x) {
     room[LID] = x;
     BARRIER();
+#if defined(__CUDACC__)
+    const float sum = warp_tree(room);
+#else
     for (uint step = 128; step > 0; step /= 2) {
         if (LID < step) room[LID] += room[LID + step];
         BARRIER();
     }
     const float sum = room[0];
+#endif
     BARRIER();
     return sum;
 }
@@ -192,13 +228,44 @@ DEVICE float sum_of_256(LOCAL float *room, float x) {
 DEVICE float max_of_256(LOCAL float *room, float x) {
     room[LID] = x == x ? x : FROM_BITS(0xff800000u);
     BARRIER();
+#if defined(__CUDACC__)
+    float most = room[LID % 32];
+    UNROLL
+    for (uint i = 32; i < 256; i += 32) most = room[LID % 32 + i] > most ? room[LID % 32 + i] : most;
+    UNROLL
+    for (uint step = 16; step > 0; step /= 2) {
+        const float other = __shfl_xor_sync(0xffffffffu, most, step);
+        most = other > most ? other : most;
+    }
+#else
     for (uint step = 128; step > 0; step /= 2) {
         if (LID < step && room[LID + step] > room[LID]) room[LID] = room[LID + step];
         BARRIER();
     }
     const float most = room[0];
+#endif
     BARRIER();
     return most;
+}
+/* room[256 * o] = the sum of room[256 * o ..][256], for `outputs` of them, written by members before. */
+DEVICE void sums_of_256(LOCAL float *room, uint outputs) {
+    BARRIER();
+#if defined(__CUDACC__)
+    for (uint o = LID / 32; o < outputs; o += 8) {
+        const float sum = warp_tree(room + 256 * o);
+        __syncwarp();
+        if (LID % 32 == 0) room[256 * o] = sum;
+    }
+    BARRIER();
+#else
+    for (uint step = 128; step > 0; step /= 2) {
+        for (uint at = LID; at < outputs * step; at += 256) {
+            LOCAL float *sum = room + at / step * 256 + at % step;
+            sum[0] += sum[step];
+        }
+        BARRIER();
+    }
+#endif
 }
 
 #endif

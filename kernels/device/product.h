@@ -53,11 +53,25 @@ typedef struct {
     /* Activations: how many, and which; rows past the last are any that exist. */
     uint count;
     uint x[PRODUCT_TOKENS];
+    /* This member's first row; the second is `apart` further. */
+    uint slot;
+    uint apart;
+    /* Its lane, of how many. */
+    uint lane;
+    uint lanes;
 } part;
 
-/* The stored row of this member's slot, its first (0) or second (1): one past the end repeats the last. */
+/* Shares the rows of a part as said above. */
+DEVICE void share_rows(part *p) {
+    p->slot = LID / PRODUCT_LANES;
+    p->apart = PRODUCT_ROWS / 2;
+    p->lane = LID % PRODUCT_LANES;
+    p->lanes = PRODUCT_LANES;
+}
+
+/* The stored row of this member, its first (0) or second (1): one past the end repeats the last. */
 DEVICE ulong part_row(const part *p, uint second) {
-    const uint row = LID / PRODUCT_LANES + 8 * second;
+    const uint row = p->slot + p->apart * second;
     return p->row + (row < p->rows ? row : p->rows - 1);
 }
 

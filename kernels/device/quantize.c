@@ -1,60 +1,40 @@
 /* Activations as int8; the CPU's values and scales, bit for bit. */
-#include "portable.h"
+#include "q8.h"
 
 #define QUANTIZE_GROUP 256
 
-/* Per 32 values: d = max|x| / 127, q = x * (1/d) to the nearest, halves to even. A block whose 1/d overflows is 0; one
- * that holds a NaN or an infinity is 0 with a scale of NaN.
+/* Per 32 values, as q8.h says.
  *   x       f32 [rows][width], width a multiple of 32; 16-byte aligned
  *   q       int8 [rows][width]
  *   scales  f32 [rows][width / 32]
  *   blocks  rows * width / 32
  * Grid: x = blocks / 32 rounded up. */
 KERNEL(QUANTIZE_GROUP)
-gantry_quantize_q8(GLOBAL const float *RESTRICT x, GLOBAL signed char *RESTRICT q, GLOBAL float *RESTRICT scales,
+gantry_quantize_q8(GLOBAL const float *RESTRICT x, GLOBAL uint *RESTRICT q, GLOBAL float *RESTRICT scales,
                    ulong blocks) {
-    SHARED(uint, room, QUANTIZE_GROUP);
-    /* Eight members have a block, four values each. */
-    const ulong block = (ulong)GROUP_X * 32 + LID / 8;
-    const uint eighth = LID % 8;
-    float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (block < blocks) v = ((GLOBAL const float4 *)x)[block * 8 + eighth];
-    const uint sizes[4] = {BITS(v.x) & 0x7fffffffu, BITS(v.y) & 0x7fffffffu, BITS(v.z) & 0x7fffffffu,
-                           BITS(v.w) & 0x7fffffffu};
-    uint most = sizes[0];
-    for (uint i = 1; i < 4; i++) most = sizes[i] > most ? sizes[i] : most;
-    room[LID] = most;
+    BEGIN();
+    SHARED(uint, most, QUANTIZE_GROUP);
+    const ulong unit = (ulong)GROUP_X * QUANTIZE_GROUP + LID, block = unit / 8;
+    float4 four = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (block < blocks) four = ((GLOBAL const float4 *)x)[unit];
+    const float v[4] = {four.x, four.y, four.z, four.w};
+    most[LID] = q8_most(v);
     BARRIER();
-    for (uint i = 0; i < 8; i++) most = room[LID / 8 * 8 + i] > most ? room[LID / 8 * 8 + i] : most;
+    float scale;
+    const uint word = q8_word(q8_of_block(most), v, &scale);
     if (block >= blocks) return;
-    const float largest = FROM_BITS(most);
-    float d = DIV(largest, 127.0f);
-    float inverse = DIV(1.0f, d);
-    if (!is_finite(largest)) {
-        d = FROM_BITS(0x7fc00000u);
-        inverse = 0.0f;
-    } else if (!is_finite(inverse)) {
-        d = 0.0f;
-        inverse = 0.0f;
-    }
-    char4 out = {0, 0, 0, 0};
-    if (inverse != 0.0f) {
-        out.x = (signed char)(int)NEAREST(MUL(v.x, inverse));
-        out.y = (signed char)(int)NEAREST(MUL(v.y, inverse));
-        out.z = (signed char)(int)NEAREST(MUL(v.z, inverse));
-        out.w = (signed char)(int)NEAREST(MUL(v.w, inverse));
-    }
-    ((GLOBAL char4 *)q)[block * 8 + eighth] = out;
-    if (eighth == 0) scales[block] = d;
+    q[unit] = word;
+    if (unit % 8 == 0) scales[block] = scale;
 }
 
-/* Per row: d = max|x| / 127, q = x * (1/d) to the nearest, halves away from zero; else as gantry_quantize_q8.
+/* Per row: d = max|x| / 127, q = x * (1/d) to the nearest, halves away from zero; else as q8.h says.
  *   x       f32 [rows][width]
  *   q       int8 [rows][width]
  *   scales  f32 [rows]
  * Grid: x = rows. */
 KERNEL(QUANTIZE_GROUP)
 gantry_quantize_i8(GLOBAL const float *RESTRICT x, GLOBAL signed char *RESTRICT q, GLOBAL float *RESTRICT scales, uint width) {
+    BEGIN();
     SHARED(uint, room, QUANTIZE_GROUP);
     const uint row = GROUP_X;
     x += (ulong)row * width;

@@ -14,6 +14,7 @@
 KERNEL(ROPE_GROUP)
 gantry_rope(GLOBAL float *x, GLOBAL const float *RESTRICT angles, ulong row, ulong first, ulong stride, uint n,
             uint heads, uint pairs, uint neox, uint inverse) {
+    BEGIN();
     const uint at = GROUP_X * ROPE_GROUP + LID, t = GROUP_Y;
     const uint h = at / pairs, j = at % pairs;
     if (h >= heads || t >= n) return;

@@ -12,6 +12,7 @@
  * Grid: x = blocks of a row, y = n. */
 KERNEL(ROTATE_GROUP)
 gantry_rotate(GLOBAL const float *x, GLOBAL const uchar *RESTRICT signs, GLOBAL float *y, uint cols) {
+    BEGIN();
     SHARED(float, block, ROTATE_CAP);
     uint first = 0, size = 0;
     for (uint b = 0; b <= GROUP_X; b++) {

@@ -9,13 +9,23 @@
  * up to a multiple of 4 of them are -infinity. */
 DEVICE uint route_rank(LOCAL const float *scores, uint n, uint i) {
     const float own = scores[i];
-    uint rank = 0;
-    for (uint j = 0; j < n; j += 4) {
+    /* Members side by side agree about what comes before and what after their 32. */
+    const uint before = (i & ~31u) < n ? i & ~31u : n, after = before + 32 < n ? before + 32 : n;
+    uint rank = 0, j = 0;
+    for (; j < before; j += 4) {
+        const float4 v = *(LOCAL const float4 *)(scores + j);
+        rank += (v.x >= own) + (v.y >= own) + (v.z >= own) + (v.w >= own);
+    }
+    for (; j < after; j += 4) {
         const float4 v = *(LOCAL const float4 *)(scores + j);
         rank += (v.x > own) | ((v.x == own) & (j < i));
         rank += (v.y > own) | ((v.y == own) & (j + 1 < i));
         rank += (v.z > own) | ((v.z == own) & (j + 2 < i));
         rank += (v.w > own) | ((v.w == own) & (j + 3 < i));
+    }
+    for (; j < n; j += 4) {
+        const float4 v = *(LOCAL const float4 *)(scores + j);
+        rank += (v.x > own) + (v.y > own) + (v.z > own) + (v.w > own);
     }
     return rank;
 }
@@ -40,11 +50,14 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
              GLOBAL const uint *RESTRICT given, GLOBAL const uint *RESTRICT tokens, GLOBAL uint *RESTRICT ids,
              GLOBAL float *RESTRICT weights, ulong given_row, uint experts, uint used, uint gating, uint groups,
              uint groups_used, uint normalize, float scale) {
+    BEGIN();
     SHARED(float, p, ROUTE_EXPERTS);
     SHARED(float, scores, ROUTE_EXPERTS);
     SHARED(float, room, ROUTE_GROUP);
     SHARED(uint, chosen, ROUTE_GROUP);
-    SHARED(uint, winners, ROUTE_GROUP);
+    SHARED(uint, kept, ROUTE_GROUP);
+    SHARED(float, candidate_scores, ROUTE_EXPERTS + 4);
+    SHARED(uint, candidate_ids, ROUTE_EXPERTS + 4);
     const float least = FROM_BITS(0xff800000u);
     logits += (ulong)GROUP_X * experts;
     float most = least;
@@ -94,38 +107,39 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
         chosen[LID] = 0;
     }
     BARRIER();
-    /* One after another the best of those that are left. A member has every 256th expert. */
-    const uint rounds = given ? 0 : used;
-    uint taken = 0;
-    for (uint slot = 0; slot < rounds; slot++) {
-        float best = least;
-        uint which = NONE;
-        UNROLL
-        for (uint k = 0; k < ROUTE_EXPERTS / ROUTE_GROUP; k++) {
-            const uint i = LID + k * ROUTE_GROUP;
-            const float s = i < experts && !(taken >> k & 1u) ? scores[i] : least;
-            const uint there = i < experts && !(taken >> k & 1u);
-            which = there && (which == NONE || s > best) ? i : which;
-            best = which == i ? s : best;
-        }
-        room[LID] = best;
-        winners[LID] = which;
-        BARRIER();
-        for (uint step = ROUTE_GROUP / 2; step > 0; step /= 2) {
-            if (LID < step) {
-                const float a = room[LID], b = room[LID + step];
-                const uint x = winners[LID], z = winners[LID + step];
-                const uint other = b > a || (b == a && z < x);
-                room[LID] = other ? b : a;
-                winners[LID] = other ? z : x;
-            }
-            BARRIER();
-        }
-        const uint winner = winners[0];
-        if (LID == 0) chosen[slot] = winner;
-        if (winner % ROUTE_GROUP == LID) taken |= 1u << winner / ROUTE_GROUP;
-        BARRIER();
+    /* A member has `each` experts side by side. Whoever is among the best `used` is a member's whose own best is among the
+     * best `used` of the members' bests: those alone are ranked. */
+    const uint each = (experts + ROUTE_GROUP - 1) / ROUTE_GROUP, first = LID * each;
+    float best = least;
+    for (uint i = first; i < first + each && i < experts; i++) best = scores[i] > best ? scores[i] : best;
+    room[LID] = best;
+    BARRIER();
+    const uint holds = route_rank(room, ROUTE_GROUP, LID) < used && first < experts;
+    kept[LID] = holds;
+    BARRIER();
+    /* Candidates keep their order: where this member's begin is how many members before it have some. */
+    uint place = 0;
+    for (uint i = 0; i < ROUTE_GROUP; i += 4) {
+        const uint4 v = *(LOCAL const uint4 *)(kept + i);
+        place += (v.x & (i < LID)) + (v.y & (i + 1 < LID)) + (v.z & (i + 2 < LID)) + (v.w & (i + 3 < LID));
     }
+    const uint most_kept = used < ROUTE_GROUP ? used : ROUTE_GROUP, candidates = most_kept * each;
+    for (uint i = LID; i < candidates + 4; i += ROUTE_GROUP) {
+        candidate_scores[i] = least;
+        candidate_ids[i] = NONE;
+    }
+    BARRIER();
+    for (uint k = 0; k < each && holds; k++) {
+        const uint i = first + k;
+        candidate_scores[place * each + k] = i < experts ? scores[i] : least;
+        candidate_ids[place * each + k] = i < experts ? i : NONE;
+    }
+    BARRIER();
+    for (uint i = LID; i < candidates && !given; i += ROUTE_GROUP) {
+        const uint rank = route_rank(candidate_scores, candidates, i);
+        if (candidate_ids[i] != NONE && rank < used) chosen[rank] = candidate_ids[i];
+    }
+    BARRIER();
     const uint id = LID < used ? chosen[LID] : 0;
     float w = id < experts ? p[id] : FROM_BITS(0x7fc00000u);
     const float top = max_of_256(room, LID < used ? w : least);

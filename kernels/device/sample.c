@@ -11,6 +11,7 @@
  * Grid: x = rows. */
 KERNEL(SAMPLE_GROUP)
 gantry_argmax(GLOBAL const float *RESTRICT logits, GLOBAL uint *RESTRICT ids, ulong row, uint vocab) {
+    BEGIN();
     SHARED(float, values, SAMPLE_GROUP);
     SHARED(uint, tokens, SAMPLE_GROUP);
     SHARED(uint, broken, SAMPLE_GROUP);

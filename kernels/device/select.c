@@ -29,6 +29,7 @@ gantry_select_scores(GLOBAL const float *RESTRICT q, GLOBAL const float *RESTRIC
                      GLOBAL const uint *RESTRICT positions, GLOBAL const uint *RESTRICT slots,
                      GLOBAL float *RESTRICT scores, ulong q_row, ulong q_start, ulong w_row, ulong w_start,
                      ulong capacity, ulong score_row, uint heads, uint len, uint ratio) {
+    BEGIN();
     SHARED(float, keys, SELECT_KEYS *(SELECT_LEN + 1));
     SHARED(float, room, SELECT_GROUP);
     const uint t = GROUP_Y, first = GROUP_X * SELECT_KEYS, seen = (positions[t] + 1) / ratio;
@@ -115,6 +116,7 @@ DEVICE uint select_before(LOCAL uint *room, uint x) {
 KERNEL(SELECT_GROUP)
 gantry_select(GLOBAL const float *RESTRICT scores, GLOBAL const uint *RESTRICT positions, GLOBAL uint *RESTRICT ids,
               ulong score_row, uint top, uint ratio, uint expand) {
+    BEGIN();
     SHARED(uint, room, SELECT_GROUP);
     const uint t = GROUP_X, position = positions[t], seen = (position + 1) / ratio;
     const uint per_token = expand ? top * ratio + ratio - 1 : top, each = expand ? ratio : 1;

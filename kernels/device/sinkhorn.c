@@ -16,6 +16,7 @@ KERNEL(SINKHORN_GROUP)
 gantry_sinkhorn_read(GLOBAL const float *RESTRICT x, GLOBAL const float *RESTRICT mixes,
                      GLOBAL const float *RESTRICT scale, GLOBAL const float *RESTRICT base, GLOBAL float *RESTRICT y,
                      ulong mix_row, uint count, uint len, float eps) {
+    BEGIN();
     SHARED(float, w, SINKHORN_STREAMS);
     const uint i = GROUP_X * SINKHORN_GROUP + LID, t = GROUP_Y;
     if (LID < count) w[LID] = ADD(sigmoid(ADD(MUL(mixes[t * mix_row + LID], scale[0]), base[LID])), eps);
@@ -38,6 +39,7 @@ KERNEL(SINKHORN_FACTORS_GROUP)
 gantry_sinkhorn_factors(GLOBAL const float *RESTRICT mixes, GLOBAL const float *RESTRICT scale,
                         GLOBAL const float *RESTRICT base, GLOBAL float *RESTRICT post, GLOBAL float *RESTRICT comb,
                         uint count, uint iterations, float eps) {
+    BEGIN();
     SHARED(float, c, SINKHORN_FACTORS_GROUP);
     SHARED(float, next, SINKHORN_FACTORS_GROUP);
     const uint t = GROUP_X, all = count * count, from = LID / count, to = LID % count;
@@ -83,6 +85,7 @@ gantry_sinkhorn_factors(GLOBAL const float *RESTRICT mixes, GLOBAL const float *
 KERNEL(SINKHORN_GROUP)
 gantry_sinkhorn_write(GLOBAL float *RESTRICT x, GLOBAL const float *RESTRICT add, GLOBAL const float *RESTRICT post,
                       GLOBAL const float *RESTRICT comb, uint count, uint len) {
+    BEGIN();
     const uint i = GROUP_X * SINKHORN_GROUP + LID, t = GROUP_Y;
     if (i >= len) return;
     x += (ulong)t * count * len + i;

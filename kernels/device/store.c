@@ -21,6 +21,7 @@
     name(GLOBAL const float *RESTRICT x, GLOBAL uchar *RESTRICT states, GLOBAL const ulong *RESTRICT offsets, \
          GLOBAL const uint *RESTRICT positions, GLOBAL const uint *RESTRICT slots, ulong row, ulong key_start, \
          ulong value_start, ulong capacity, uint n, uint key_values, uint value_values) { \
+        BEGIN(); \
         const uint i = GROUP_X * STORE_GROUP + LID, t = GROUP_Y; \
         if (i >= key_values + value_values || t >= n) return; \
         const ulong at = ring_row(positions[t], capacity); \

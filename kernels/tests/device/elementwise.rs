@@ -9,6 +9,7 @@ use gantry_kernels::cpu::{
 use half::{bf16, f16};
 
 use crate::launch::{Arg, groups, launch, maybe, read, write};
+use crate::quantize::Quants;
 use crate::random::{Rng, assert_same, assert_written, poison};
 use crate::{assert_near, mixed};
 
@@ -166,16 +167,22 @@ fn copies_and_gates() {
 fn activations_and_sums() {
     let mut rng = Rng(4);
     let pool = Pool::new(1);
-    let (n, width) = (4, 300);
-    for limit in [None, Some(7.0f32)] {
+    for (n, width, limit) in [(4, 300, None), (3, 1300, Some(7.0f32)), (2, 640, Some(1.0)), (5, 1056, None)] {
         let x = mixed(&mut rng, n * 2 * width, 30.0);
         let (mut truth, mut y) = (poison(n * width), poison(n * width));
         silu_mul(ISA, &pool, &x, width, limit, &mut truth);
+        let mut quants = Quants::new(n * width);
+        let whole = width % 32 == 0;
         let mut args = vec![read(&x), write(&mut y)];
-        args.extend(u32s(&[n, width, usize::from(limit.is_some())]));
+        args.extend(if whole { quants.args() } else { [Arg::Null, Arg::Null] });
+        args.extend(u32s(&[width, usize::from(limit.is_some())]));
         args.push(Arg::F32(limit.unwrap_or(0.0)));
-        if launch("gantry_silu_mul", [groups(width, 256), n, 1], &mut args) {
+        if launch("gantry_silu_mul", [groups(width, 1024), n, 1], &mut args) {
+            drop(args);
             assert_same(&y, &truth, &format!("silu(g) · u, limit {limit:?}"));
+            if whole {
+                quants.assert_of(&y);
+            }
         }
     }
     let x = mixed(&mut rng, 1000, 30.0);
@@ -192,14 +199,30 @@ fn activations_and_sums() {
         assert_same(&y, &truth, "a sum");
     }
     let used = 6;
+    let (n, width) = (4, 300);
     let (x, weights) = (rng.units(n * used * width, 2.0), rng.units(n * used, 1.0));
     let (mut truth, mut y) = (poison(n * width), poison(n * width));
     let outputs = ExpertOutputs { x: &x, weights: &weights, used, n: width };
     weighted_sum(ISA, &pool, &outputs, &mut truth);
-    let mut args = vec![read(&x), read(&weights), write(&mut y)];
-    args.extend(u32s(&[n, used, width]));
-    if launch("gantry_mix", [groups(width, 256), n, 1], &mut args) {
-        assert_same(&y, &truth, "a sum over slots");
+    let (more, gates) = (rng.units(n * width, 2.0), rng.units(n, 5.0));
+    let mut gated = more.clone();
+    let of = |width, len| Pieces { row: width, start: 0, stride: width, len, count: 1 };
+    gate_pieces(ISA, &pool, n, Gate::Sigmoid, &gates, of(1, 1), &mut gated, of(width, width));
+    for (added, by, with) in
+        [(None, None, None), (Some(&more), None, Some(&more)), (Some(&more), Some(&gates), Some(&gated))]
+    {
+        let mut truth = truth.clone();
+        if let Some(with) = with {
+            add(ISA, &mut truth, with);
+        }
+        let mut args =
+            vec![read(&x), read(&weights), maybe(added.map(|x| &x[..])), maybe(by.map(|x| &x[..]))];
+        args.push(write(&mut y));
+        args.extend(u32s(&[n, used, width]));
+        if launch("gantry_mix", [groups(width, 256), n, 1], &mut args) {
+            drop(args);
+            assert_same(&y, &truth, "a sum over slots");
+        }
     }
 }
 

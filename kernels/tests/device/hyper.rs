@@ -7,6 +7,7 @@ use gantry_kernels::cpu::{
 };
 
 use crate::launch::{Arg, groups, launch, maybe, read, write};
+use crate::quantize::Quants;
 use crate::random::{Rng, assert_same, poison};
 use crate::{assert_near, mixed};
 
@@ -20,7 +21,7 @@ fn u32s<const N: usize>(values: [usize; N]) -> [Arg<'static>; N] {
 fn streams_are_written_normed_and_mixed() {
     let mut rng = Rng(1);
     let pool = Pool::new(1);
-    for (n, count, len) in [(1, 1, 1), (3, 4, 300), (2, 8, 77)] {
+    for (n, count, len) in [(1, 1, 1), (3, 4, 300), (2, 8, 77), (1, 1, 4500), (2, 2, 4096), (3, 4, 96)] {
         let s = Streams { count, len };
         let x = rng.units(n * count * len, 3.0);
         let add = mixed(&mut rng, (n * len).max(20), 2.0)[..n * len].to_vec();
@@ -45,6 +46,9 @@ fn streams_are_written_normed_and_mixed() {
             stream_norm(ISA, &pool, s, waits, &mut truth_x, &gamma, 1e-6, &mut truth);
             let mut args = vec![write(&mut own_x), maybe(writes.then_some(&add[..]))];
             args.extend([maybe(writes.then_some(&inject[..])), read(&gamma), write(&mut y)]);
+            let whole = len % 32 == 0;
+            let mut quants = Quants::new(x.len());
+            args.extend(if whole { quants.args() } else { [Arg::Null, Arg::Null] });
             args.push(Arg::U64(row as u64));
             args.extend(u32s([count, len]));
             args.push(Arg::F32(1e-6));
@@ -52,6 +56,9 @@ fn streams_are_written_normed_and_mixed() {
                 drop(args);
                 assert_same(&own_x, &truth_x, "the streams");
                 assert_near(&y, &truth, 2e-6, 0.0, &format!("norms of {s:?}"));
+                if whole {
+                    quants.assert_of(&y);
+                }
             }
         }
         let gates = mixed(&mut rng, x.len().max(20), 20.0)[..x.len()].to_vec();

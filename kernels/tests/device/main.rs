@@ -7,6 +7,7 @@ mod attention_case;
 mod cuda;
 mod elementwise;
 mod experts;
+mod fused;
 mod gemm;
 mod hyper;
 mod launch;

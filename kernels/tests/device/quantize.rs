@@ -7,6 +7,32 @@ use crate::launch::{Arg, groups, launch, read, write};
 use crate::mixed;
 use crate::random::{Rng, assert_same, poison};
 
+/// What a kernel writes that quantizes its result per 32 as well.
+pub(crate) struct Quants {
+    q: Vec<i8>,
+    scales: Vec<f32>,
+}
+
+impl Quants {
+    /// Of `values` values, poisoned.
+    pub(crate) fn new(values: usize) -> Self {
+        Quants { q: vec![-128; values], scales: poison(values / 32) }
+    }
+
+    pub(crate) fn args(&mut self) -> [Arg<'_>; 2] {
+        [write(&mut self.q), write(&mut self.scales)]
+    }
+
+    /// They are those of `values`.
+    #[track_caller]
+    pub(crate) fn assert_of(&self, values: &[f32]) {
+        let mut truth = Q8Rows::new();
+        truth.quantize(Isa::PORTABLE, &Pool::new(1), values, 32);
+        assert_same(&self.scales, truth.scales(), "scales");
+        assert_eq!(self.q, truth.quants());
+    }
+}
+
 /// Rows of `cols` with zero, subnormal, huge and halfway values in them.
 fn rows(rng: &mut Rng, n: usize, cols: usize) -> Vec<f32> {
     let mut x = rng.units(n * cols, 3.0);

@@ -75,36 +75,47 @@ unsafe extern "C" fn cuFuncGetAttribute(value: *mut c_int, attribute: c_int, fun
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuLaunchKernel(
-    function: usize,
-    grid_x: c_uint,
-    grid_y: c_uint,
-    grid_z: c_uint,
-    group_x: c_uint,
-    group_y: c_uint,
-    group_z: c_uint,
+/// `CUlaunchConfig`, but for its attributes, which change nothing here: kernels run at once, one by one.
+#[repr(C)]
+struct Launch {
+    grid: [c_uint; 3],
+    group: [c_uint; 3],
     shared: c_uint,
     stream: usize,
+    attributes: *const c_void,
+    attribute_count: c_uint,
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuLaunchKernelEx(
+    launch: *const Launch,
+    function: usize,
     arguments: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> i32 {
-    call("cuLaunchKernel", |driver| {
-        let card = driver.card_of_stream(stream)?;
+    call("cuLaunchKernelEx", |driver| {
+        if launch.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: the caller's, for as long as the call.
+        let launch = unsafe { &*launch };
+        let card = driver.card_of_stream(launch.stream)?;
         let kernel = driver.functions.get(&function).ok_or(INVALID_HANDLE)?;
         if driver.modules.get(&kernel.module) != Some(&card) {
             return Err(INVALID_HANDLE);
         }
         let computed = kernel.name == "gantry_blake3";
-        if driver.records(stream) {
+        if driver.records(launch.stream) {
             return Ok(());
         }
         if !computed {
             return Err(NOT_SUPPORTED);
         }
-        let shape = [grid_y, grid_z, group_x, group_y, group_z, shared];
-        if shape != [1, 1, blake3_kernel::GROUP, 1, 1, 0]
-            || grid_x == 0
+        let [groups, y, z] = launch.grid;
+        if [y, z, launch.shared] != [1, 1, 0]
+            || launch.group != [blake3_kernel::GROUP, 1, 1]
+            || launch.attribute_count != 0 && launch.attributes.is_null()
+            || groups == 0
             || arguments.is_null()
             || !extra.is_null()
         {
@@ -113,6 +124,6 @@ unsafe extern "C" fn cuLaunchKernel(
         // SAFETY: this kernel takes three addresses, and the caller has a pointer to each.
         let [memory, stretches, values] =
             [0, 1, 2].map(|i| unsafe { arguments.add(i).read().cast::<usize>().read_unaligned() });
-        blake3_kernel::run(driver, card, grid_x as usize, memory, (stretches, values))
+        blake3_kernel::run(driver, card, groups as usize, memory, (stretches, values))
     })
 }

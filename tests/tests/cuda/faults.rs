@@ -26,7 +26,8 @@ fn each_fails(cards: usize, work: impl Fn(&Machine) -> Seen, clean: impl Fn(&See
     let whole = work(&Machine::new().set("CARDS", cards));
     clean(&whole);
     let called = &whole.log.called;
-    for expected in ["cuMemAlloc_v2", "cuLaunchKernel", "cuEventRecord", "cuMemFree_v2", "cuModuleLoadData"] {
+    for expected in ["cuMemAlloc_v2", "cuLaunchKernelEx", "cuEventRecord", "cuMemFree_v2", "cuModuleLoadData"]
+    {
         assert!(called.contains_key(expected), "{expected} is not called: {called:?}");
     }
     for (function, &times) in called {

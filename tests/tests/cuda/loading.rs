@@ -24,7 +24,7 @@ fn what_was_verified_is_reported() {
                 continue;
             }
             seen.shows(&[said, what, "ratio"]);
-            launches.push((level, seen.log.called.get("cuLaunchKernel").copied().unwrap_or(0)));
+            launches.push((level, seen.log.called.get("cuLaunchKernelEx").copied().unwrap_or(0)));
             let pins = seen.log.called.get("cuMemHostRegister_v2").copied().unwrap_or(0);
             assert_eq!(pins > 0, way == "map", "{way}, {level}: {pins} pinned parts of a mapping");
             let seen = machine.load(dense(), "cuda:0", &["--load", way, "--verify", level, "--json"]);

@@ -1,6 +1,6 @@
 //! The kernels of a card, by name.
 
-use super::driver::{Arg, Context, CudaError, Function, Module, Stream};
+use super::driver::{Arg, Context, CudaError, Function, Module, Start, Stream};
 use gantry_kernels::cuda::FATBIN;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -30,7 +30,7 @@ impl Kernels {
     /// Gives a kernel to a stream.
     ///
     /// # Safety
-    /// As [`Function::launch`].
+    /// As [`Function::launch`]; kernels of `kernels/device` begin with `BEGIN`.
     #[allow(unsafe_code, reason = "hands the caller's promise on")]
     pub(super) unsafe fn launch(
         &self,
@@ -43,7 +43,7 @@ impl Kernels {
         // Sizes of buffers are below 2^31, so that counts of groups fit.
         let grid = grid.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
         // SAFETY: the caller's promise.
-        unsafe { function.launch(stream, grid, function.group(), &args.0) }
+        unsafe { function.launch(stream, grid, function.group(), Start::Early, &args.0) }
     }
 }
 

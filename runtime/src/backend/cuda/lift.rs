@@ -2,7 +2,7 @@
 //! and, where it is to verify, hashes in another what has arrived.
 
 use super::driver::{
-    Arg, Context, CudaError, DeviceMemory, Event, Function, Module, Pinned, Registered, Stream,
+    Arg, Context, CudaError, DeviceMemory, Event, Function, Module, Pinned, Registered, Start, Stream,
 };
 use crate::load::{Fill, Hashed, Lift};
 use crate::{Result, RuntimeError};
@@ -166,7 +166,7 @@ impl CudaLift {
         let groups = hashed.len() as u32;
         // SAFETY: each stretch lies in the arena, which has room behind it, and has a description and a value; all
         // of them outlive the stream.
-        unsafe { card.kernel.launch(stream, [groups, 1, 1], card.kernel.group(), &args) }?;
+        unsafe { card.kernel.launch(stream, [groups, 1, 1], card.kernel.group(), Start::After, &args) }?;
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use super::driver::{Context, DeviceMemory, Stream};
 use super::kernels::Kernels;
+use super::plan::{Op, plan};
 use super::registry;
 use super::tables::{Placed, TableId, Tables};
 use crate::backend::counters::Counters;
@@ -22,6 +23,9 @@ pub(super) struct Loaded {
     /// For what is done once, and what sequences do by themselves.
     pub(super) aside: Arc<Stream>,
     pub(super) program: Program,
+    /// How its body and its head go for few tokens.
+    pub(super) body: Vec<Op>,
+    pub(super) head: Vec<Op>,
     /// What stays in its file.
     pub(super) weights: Weights,
     arena: DeviceMemory,
@@ -89,6 +93,8 @@ impl Loaded {
         let ngrams = program.ngrams.iter().map(host::ngram).collect();
         let (context, aside) = (Arc::clone(context), Arc::new(aside));
         Ok(Self {
+            body: plan(&program, &program.body),
+            head: plan(&program, &program.head),
             context,
             kernels,
             aside,

@@ -226,9 +226,13 @@ impl Runner {
                     span_row,
                     self.buffers.at(*y),
                 ];
-                let int = [n, shape.channels, shape.taps, shape.dilation, (*silu).into()];
+                let single = batch.spans.iter().all(|span| span.tokens <= 1);
+                let int = [n, shape.channels, shape.taps, shape.dilation, (*silu).into(), single.into()];
                 let grid = [groups(shape.channels, EACH), n, 1];
                 self.launch(loaded, "gantry_conv", grid, &Args::at(&addresses).long(&long).int(&int))?;
+                if single {
+                    return Ok(());
+                }
                 let addresses = [x_at, 0, kept, batch.positions(), batch.slots(), span_row, span_tokens];
                 let args = Args::at(&addresses).long(&long).int(&[n, shape.channels]);
                 self.launch(loaded, "gantry_conv_keep", grid, &args)

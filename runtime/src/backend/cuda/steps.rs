@@ -129,12 +129,7 @@ impl Runner {
                 let args = args.int(&[n, y.count, y.len, gate.count, gate.len, act]);
                 self.launch(loaded, "gantry_gate", [groups(y.count * y.len, EACH), n, 1], &args)
             }
-            Step::SiluMul { x, clamp, y } => {
-                let lines = n * rows(*y);
-                let args = Args::at(&[at(*x), at(*y)]).int(&[lines, width(*y), clamp.is_some().into()]);
-                let args = args.float(clamp.map_or(0.0, |c| c.limit));
-                self.launch(loaded, "gantry_silu_mul", [groups(width(*y), EACH), lines, 1], &args)
-            }
+            Step::SiluMul { .. } => self.silu_mul(around, step, None, n),
             Step::SiluScaled { x, scale } => {
                 let all = n * values(*x);
                 let args = Args::at(&[at(*x)]).long(&[all]).float(*scale);
@@ -154,10 +149,7 @@ impl Runner {
             | Step::NgramGate { .. } => self.streams(loaded, step, n),
             Step::Route { .. } => self.route(around, step, n),
             Step::Experts { ids, products, .. } => self.experts(around, *ids, products, n),
-            Step::Mix { x, weights, y } => {
-                let args = Args::at(&[at(*x), at(*weights), at(*y)]).int(&[n, values(*weights), width(*x)]);
-                self.launch(loaded, "gantry_mix", [groups(width(*x), EACH), n, 1], &args)
-            }
+            Step::Mix { .. } => self.mix(around, step, [0, 0], n),
             Step::Send { .. } | Step::Receive { .. } | Step::Return { .. } | Step::Collect { .. } => {
                 Err(wrong("program", "cards that exchange rows".into()))
             }

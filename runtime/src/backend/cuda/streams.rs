@@ -8,19 +8,26 @@ use crate::Result;
 use crate::model::program::{BufferId, Step};
 
 impl Runner {
+    /// [`Step::StreamNorm`]; `quants` is where its result goes quantized, quants and scales, or nowhere.
+    pub(super) fn stream_norm(&self, loaded: &Loaded, step: &Step, quants: [u64; 2], n: usize) -> Result<()> {
+        let Step::StreamNorm { write, x, gamma, eps, y } = step else { return Ok(()) };
+        let at = |id: BufferId| self.buffers.at(id);
+        let (add, inject) = write.map_or((0, 0), |w| (at(w.add), at(w.inject)));
+        let inject_row = write.map_or(0, |w| loaded.program.values(w.inject));
+        let buffer = &loaded.program.buffers[x.0];
+        let [q, scales] = quants;
+        let addresses = [at(*x), add, inject, loaded.vector(Some(*gamma)), at(*y), q, scales];
+        let args = Args::at(&addresses).long(&[inject_row]).int(&[buffer.rows, buffer.width]).float(*eps);
+        self.launch(loaded, "gantry_stream_norm", [buffer.rows, n, 1], &args)
+    }
+
     pub(super) fn streams(&self, loaded: &Loaded, step: &Step, n: usize) -> Result<()> {
         let at = |id: &BufferId| self.buffers.at(*id);
         let values = |id: &BufferId| loaded.program.values(*id);
         let width = |id: &BufferId| loaded.program.buffers[id.0].width;
         let rows = |id: &BufferId| loaded.program.buffers[id.0].rows;
         match step {
-            Step::StreamNorm { write, x, gamma, eps, y } => {
-                let (add, inject) = write.map_or((0, 0), |w| (at(&w.add), at(&w.inject)));
-                let inject_row = write.map_or(0, |w| values(&w.inject));
-                let addresses = [at(x), add, inject, loaded.vector(Some(*gamma)), at(y)];
-                let args = Args::at(&addresses).long(&[inject_row]).int(&[rows(x), width(x)]).float(*eps);
-                self.launch(loaded, "gantry_stream_norm", [rows(x), n, 1], &args)
-            }
+            Step::StreamNorm { .. } => self.stream_norm(loaded, step, [0, 0], n),
             Step::StreamWrite { write, x } => {
                 let addresses = [at(x), at(&write.add), at(&write.inject)];
                 let args = Args::at(&addresses).long(&[values(&write.inject)]).int(&[rows(x), width(x)]);

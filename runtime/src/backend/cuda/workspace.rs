@@ -7,6 +7,7 @@ use super::kernels::{Args, groups};
 use super::limits::no_drafts;
 use super::loaded::Loaded;
 use super::look_back::{partial_bytes, splits};
+use super::plan::{FEW, Op};
 use super::products::list_bytes;
 use super::sequence::CudaSequence;
 use super::steps::{Around, EACH, Runner};
@@ -53,6 +54,13 @@ struct Shape {
     tables: u64,
 }
 
+/// What of a program is run.
+#[derive(Clone, Copy)]
+enum Piece {
+    Body,
+    Head,
+}
+
 /// Most tokens of a run: a batch, or one of each of as many sequences as go together.
 pub(super) fn most_tokens(settings: &Settings) -> usize {
     settings.batch.max(MAX_TOGETHER)
@@ -94,20 +102,38 @@ impl CudaWorkspace {
         })
     }
 
-    /// Gives steps to the card, but for those that the host has done.
-    fn walk(&mut self, steps: &[Step], sequences: &[&mut CudaSequence], n: usize) -> Result<()> {
+    /// Gives the steps of `part` of the program to the card, but for those that the host has done.
+    fn walk(&mut self, part: Piece, sequences: &[&mut CudaSequence], n: usize) -> Result<()> {
         let loaded = Arc::clone(&self.loaded);
+        let (steps, plan) = match part {
+            Piece::Body => (&loaded.program.body, &loaded.body),
+            Piece::Head => (&loaded.program.head, &loaded.head),
+        };
         let around = Around { loaded: &loaded, batch: &self.batch, sequences };
         let mut now: Option<(program::Part, Instant)> = None;
-        for step in steps.iter().filter(|step| !matches!(step, Step::Ngram { .. })) {
-            if let (Step::Begin(part), Some(times)) = (step, &mut self.profile) {
-                self.runner.stream.synchronize()?;
-                let at = Instant::now();
-                if let Some((before, since)) = now.replace((*part, at)) {
-                    *times.entry(before).or_default() += at - since;
-                }
+        let single: Vec<Op>;
+        let ops = match n <= FEW {
+            true => plan,
+            false => {
+                single = (0..steps.len()).map(Op::Step).collect();
+                &single
             }
-            self.runner.step(&around, step, n)?;
+        };
+        for op in ops {
+            match op {
+                Op::Step(i) if matches!(steps[*i], Step::Ngram { .. }) => continue,
+                Op::Step(i) => {
+                    if let (Step::Begin(part), Some(times)) = (&steps[*i], &mut self.profile) {
+                        self.runner.stream.synchronize()?;
+                        let at = Instant::now();
+                        if let Some((before, since)) = now.replace((*part, at)) {
+                            *times.entry(before).or_default() += at - since;
+                        }
+                    }
+                }
+                _ => {}
+            }
+            self.runner.op(&around, steps, op, n)?;
         }
         if let (Some((part, since)), Some(times)) = (now, &mut self.profile) {
             self.runner.stream.synchronize()?;
@@ -139,7 +165,7 @@ impl CudaWorkspace {
         let args = Args::at(&[from, self.runner.buffers.at(program.chosen)]);
         let args = args.long(&[all, 0, 0, all, 0, 0]).int(&[1, 1, all]);
         self.runner.launch(&loaded, "gantry_copy", [groups(all, EACH), 1, 1], &args)?;
-        self.walk(&program.head, &[], rows.len())
+        self.walk(Piece::Head, &[], rows.len())
     }
 
     /// Brings the logits of `rows` rows here.
@@ -176,10 +202,9 @@ impl CudaWorkspace {
                 if self.graphs.len() >= GRAPHS {
                     self.graphs.clear();
                 }
-                let loaded = Arc::clone(&self.loaded);
                 let (stream, this) = (Arc::clone(&self.runner.stream), &mut *self);
                 Graph::record(&stream, || {
-                    this.walk(&loaded.program.body, sequences, n)?;
+                    this.walk(Piece::Body, sequences, n)?;
                     this.head(0..n)
                 })?
             }
@@ -219,7 +244,7 @@ impl CudaWorkspace {
             self.logits.chunks_exact(vocab).enumerate().for_each(|(i, row)| sink(i, row));
             return Ok(());
         }
-        self.walk(&loaded.program.body, &sequences, tokens.len())?;
+        self.walk(Piece::Body, &sequences, tokens.len())?;
         for (i, (span, wanted)) in spans.iter().zip(wanted).enumerate() {
             let end = span.row + span.tokens;
             let rows = match wanted {

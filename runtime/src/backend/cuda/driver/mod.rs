@@ -16,5 +16,5 @@ pub use error::CudaError;
 pub(crate) use graph::Graph;
 pub use memory::DeviceMemory;
 pub(crate) use memory::{Pinned, Registered};
-pub(crate) use module::{Arg, Function, Module};
+pub(crate) use module::{Arg, Function, Module, Start};
 pub(crate) use stream::{Event, Stream};

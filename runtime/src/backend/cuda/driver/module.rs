@@ -97,6 +97,16 @@ pub(crate) enum Arg {
     F32(f32),
 }
 
+/// When a kernel may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// When all that the stream had before is done.
+    After,
+    /// As soon as the kernel before it lets it (`BEGIN` in `kernels/device/portable.h`): what does not depend on that one
+    /// is then under way already. Cards before sm_90 know no difference.
+    Early,
+}
+
 /// Most arguments of a kernel.
 const MOST: usize = 32;
 
@@ -110,7 +120,8 @@ impl Function {
     ///
     /// # Safety
     /// The arguments are those that the kernel declares, in order, and all that it does with the addresses among them
-    /// stays within allocations that live until the stream is past it.
+    /// stays within allocations that live until the stream is past it. With [`Start::Early`] it waits for what came
+    /// before by itself.
     ///
     /// # Errors
     /// What the driver says; errors of the kernel itself come when the stream is waited for.
@@ -122,6 +133,7 @@ impl Function {
         stream: &Stream,
         grid: [u32; 3],
         group: u32,
+        start: Start,
         args: &[Arg],
     ) -> Result<(), CudaError> {
         assert!(args.len() <= MOST, "{} arguments", args.len());
@@ -141,9 +153,28 @@ impl Function {
         }
         let context = &self.module.context;
         context.current()?;
-        let ([x, y, z], pointers) = (grid, &mut pointers[..args.len()]);
-        // SAFETY: the function is the module's, which lives; the caller vouches for the arguments.
-        unsafe { result::launch_kernel(self.function, (x, y, z), (group, 1, 1), 0, stream.raw(), pointers) }
-            .map_err(|e| context.failed("launching a kernel", e))
+        let mut early = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let [x, y, z] = grid;
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: group,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: stream.raw(),
+            attrs: &raw mut early,
+            numAttrs: u32::from(start == Start::Early),
+        };
+        let (pointers, extra) = (pointers.as_mut_ptr(), std::ptr::null_mut());
+        // SAFETY: the function is the module's, which lives; the configuration and the pointers live as long as the
+        // call; the caller vouches for the arguments.
+        let status = unsafe { sys::cuLaunchKernelEx(&raw const config, self.function, pointers, extra) };
+        status.result().map_err(|e| context.failed("launching a kernel", e))
     }
 }

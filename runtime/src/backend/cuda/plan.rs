@@ -1,0 +1,441 @@
+//! Which steps go together into one launch where few tokens are computed.
+//!
+//! A token's time is then that of its launches: each has to read what the one before it wrote, and weights are a few
+//! megabytes. Fused kernels write the same bits as the steps that they stand for, but for sums, which have an order of
+//! their own; so that a token has the same bits whatever its company, batches of up to [`FEW`] tokens always go by the
+//! plan, and larger ones step by step.
+
+use crate::model::program::{BufferId, Format, Gate, Matrix, Pieces, Program, Step};
+use gantry_formats::block::GgmlType;
+use gantry_formats::layout::Layout;
+use std::ops::Range;
+
+/// Most tokens of a batch that goes by the plan.
+pub(super) const FEW: usize = 32;
+
+/// Most rows of a matrix whose columns a whole group shares, and fewest columns: others have rows or columns enough.
+const WIDE_ROWS: usize = 1024;
+const WIDE_COLS: usize = 256;
+
+/// What the kernel of [`Op::Read`] takes: streams, and values of a row of gates.
+const READ_STREAMS: usize = 4;
+const READ_RANK: usize = 1024;
+/// Longest stream that is normalised and quantized at once.
+const NORM_QUANTIZED: usize = 4096;
+/// Longest piece that is normalised and gated at once.
+const GATED: usize = 1024;
+
+/// How far ahead a step is looked for that can be done now.
+const AHEAD: usize = 48;
+
+/// What is launched at once; steps are named by their index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Op {
+    /// A step by itself.
+    Step(usize),
+    /// A read of hyper-connections: three launches.
+    Read(Read),
+    /// One or two products with few rows.
+    Wide(usize, Option<usize>),
+    /// [`Step::SiluMul`], and the step that quantizes its result.
+    SiluMul(usize, Option<usize>),
+    /// [`Step::RmsNorm`] where there is one, [`Step::Gate`] of the same pieces, and the step that quantizes them.
+    NormGate { norm: Option<usize>, gate: usize, quantize: Option<usize> },
+    /// [`Step::Mix`], and [`Step::Add`] of what [`Step::Gate`] multiplied before by one value of a token.
+    MixAdd { mix: usize, gate: usize, add: usize },
+}
+
+/// The steps of a read of hyper-connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Read {
+    /// [`Step::StreamNorm`], and what quantizes the streams.
+    pub(super) norm: usize,
+    pub(super) quantize: Option<usize>,
+    /// The product of low rank, and that with the gates of the write.
+    pub(super) down: usize,
+    pub(super) inject: Option<usize>,
+    /// [`Step::SiluScaled`], the product back, [`Step::StreamMix`].
+    pub(super) silu: usize,
+    pub(super) up: usize,
+    pub(super) mix: usize,
+    /// What quantizes what was read.
+    pub(super) read: Option<usize>,
+}
+
+/// The operations of a list of steps, in order.
+pub(super) fn plan(program: &Program, steps: &[Step]) -> Vec<Op> {
+    let mut planner =
+        Planner { program, steps, done: vec![false; steps.len()], waits: vec![false; steps.len()] };
+    let mixes: Vec<Op> = (0..steps.len()).filter_map(|i| planner.mix_add(i)).collect();
+    for op in &mixes {
+        planner.mark(op);
+        planner.waits = planner.done.clone();
+    }
+    let mut ops = Vec::new();
+    for i in 0..steps.len() {
+        // A mix waits for what is added to it.
+        ops.extend(mixes.iter().filter(|op| matches!(op, Op::MixAdd { add, .. } if *add == i)).cloned());
+        if planner.done[i] {
+            continue;
+        }
+        let op = planner.fused(i).unwrap_or(Op::Step(i));
+        planner.mark(&op);
+        ops.push(op);
+    }
+    ops
+}
+
+struct Planner<'a> {
+    program: &'a Program,
+    steps: &'a [Step],
+    /// By step: whether an operation before has it.
+    done: Vec<bool>,
+    /// By step: whether it is done where another stands.
+    waits: Vec<bool>,
+}
+
+impl Planner<'_> {
+    fn fused(&self, i: usize) -> Option<Op> {
+        match &self.steps[i] {
+            Step::StreamNorm { .. } => self.read(i).map(Op::Read),
+            Step::Gemm { weight, .. } if is_wide(weight) && self.plain(i) => {
+                let other = |step: &Step| matches!(step, Step::Gemm { weight, .. } if is_wide(weight));
+                let other = self.later(i, other).filter(|j| self.plain(*j) && !self.touches(*j, i));
+                Some(Op::Wide(i, other))
+            }
+            Step::SiluMul { y, .. } => self.quantized(i, *y).map(|q| Op::SiluMul(i, Some(q))),
+            Step::RmsNorm { x, y, .. } if x == y => {
+                let gate = self.next(i)?;
+                let Step::Gate { y: gated, .. } = &self.steps[gate] else { return None };
+                let fits = gated == y && self.gates(gate) && self.one_weight(i);
+                fits.then(|| Op::NormGate { norm: Some(i), gate, quantize: self.quantized_pieces(gate, y) })
+            }
+            Step::Gate { y, .. } if self.gates(i) => {
+                let quantize = self.quantized_pieces(i, y);
+                Some(Op::NormGate { norm: None, gate: i, quantize })
+            }
+            _ => None,
+        }
+    }
+
+    fn mark(&mut self, op: &Op) {
+        let all = match op {
+            Op::Step(i) => vec![Some(*i)],
+            Op::Read(r) => {
+                let some = [r.norm, r.down, r.silu, r.up, r.mix].map(Some);
+                some.into_iter().chain([r.quantize, r.inject, r.read, self.low_quantized(r)]).collect()
+            }
+            Op::Wide(i, other) | Op::SiluMul(i, other) => vec![Some(*i), *other],
+            Op::NormGate { norm, gate, quantize } => vec![*norm, Some(*gate), *quantize],
+            Op::MixAdd { mix, gate, add } => [mix, gate, add].map(|i| Some(*i)).to_vec(),
+        };
+        all.into_iter().flatten().for_each(|i| self.done[i] = true);
+    }
+
+    /// The mix of experts `mix`, where it can be done when another expert's answer is added to it.
+    fn mix_add(&self, mix: usize) -> Option<Op> {
+        let Step::Mix { y, .. } = &self.steps[mix] else { return None };
+        let end = self.steps.len().min(mix + 1 + AHEAD);
+        let add = (mix + 1..end).find(|j| self.touches(*j, mix) || self.touches(mix, *j))?;
+        let Step::Add { x: more, y: sum } = &self.steps[add] else { return None };
+        let gate = (mix + 1..add).rev().find(|j| !matches!(self.steps[*j], Step::Begin(_)))?;
+        let Step::Gate { act: Gate::Sigmoid, gate: by, y: gated } = &self.steps[gate] else { return None };
+        let one = (by.count, by.len, by.start) == (1, 1, 0) && self.program.values(by.buffer) == 1;
+        let whole = gated.start == 0
+            && gated.buffer == *more
+            && gated.count * gated.len == self.program.values(*more);
+        (sum == y && one && whole && self.is_dead(*more, add)).then_some(Op::MixAdd { mix, gate, add })
+    }
+
+    /// The next step that computes something.
+    fn next(&self, i: usize) -> Option<usize> {
+        (i + 1..self.steps.len()).find(|j| !self.done[*j] && !matches!(self.steps[*j], Step::Begin(_)))
+    }
+
+    /// The first step after `i` that is `wanted`, where it can be done together with step `i`.
+    fn later(&self, i: usize, wanted: impl Fn(&Step) -> bool) -> Option<usize> {
+        let end = self.steps.len().min(i + 1 + AHEAD);
+        let j = (i + 1..end).find(|j| !self.done[*j] && wanted(&self.steps[*j]))?;
+        // Steps that are done were done before `i`, but for those that wait.
+        let mut between = (i + 1..j).filter(|k| !self.done[*k] || self.waits[*k]);
+        between.all(|k| !self.touches(j, k) && !self.touches(k, j)).then_some(j)
+    }
+
+    /// Whether step `a` reads or writes a buffer that step `b` writes; columns side by side are not the same.
+    fn touches(&self, a: usize, b: usize) -> bool {
+        let buffers = &self.program.buffers;
+        let (a, b) = (&self.steps[a], &self.steps[b]);
+        let meets = |x: &Range<usize>, y: &Range<usize>| x.start < y.end && y.start < x.end;
+        a.reads().iter().chain(&a.writes()).any(|x| {
+            b.writes().iter().filter(|y| x.buffer() == y.buffer()).any(|y| {
+                let ys = y.ranges(buffers);
+                x.ranges(buffers).iter().any(|x| ys.iter().any(|y| meets(x, y)))
+            })
+        })
+    }
+
+    /// Whether a product is nothing but the product.
+    fn plain(&self, i: usize) -> bool {
+        matches!(&self.steps[i], Step::Gemm { scale: None, bias: None, .. })
+    }
+
+    /// The step that quantizes all of `x`, written by step `i`, per 32.
+    fn quantized(&self, i: usize, x: BufferId) -> Option<usize> {
+        let q = self.later(i, |step| matches!(step, Step::Quantize { x: from, .. } if *from == x))?;
+        let Step::Quantize { y, .. } = &self.steps[q] else { return None };
+        let buffer = |id: BufferId| &self.program.buffers[id.0];
+        let whole = buffer(x).width.is_multiple_of(32) && buffer(x).width == buffer(*y).width;
+        (whole && buffer(*y).format == Format::Q8).then_some(q)
+    }
+
+    /// The same where the pieces are all that the buffer has.
+    fn quantized_pieces(&self, i: usize, y: &Pieces) -> Option<usize> {
+        let all = y.start == 0 && y.count * y.len == self.program.values(y.buffer);
+        self.quantized(i, y.buffer).filter(|_| all && y.len.is_multiple_of(32))
+    }
+
+    /// Whether a gate is one that a fused kernel takes: a value for each of a piece.
+    fn gates(&self, i: usize) -> bool {
+        let Step::Gate { gate, y, .. } = &self.steps[i] else { return false };
+        (gate.count, gate.len, y.stride) == (y.count, y.len, y.len) && y.len <= GATED
+    }
+
+    /// Whether a norm has the same weight for all pieces.
+    fn one_weight(&self, i: usize) -> bool {
+        let Step::RmsNorm { weight, y, .. } = &self.steps[i] else { return false };
+        weight.is_none_or(|w| self.program.vectors[w.0].cols == y.len)
+    }
+
+    /// Whether what is in a buffer after step `i` is read by none but steps up to it.
+    fn is_dead(&self, buffer: BufferId, i: usize) -> bool {
+        let first = |steps: &[Step]| {
+            let of = |all: &[crate::model::program::Access]| all.iter().any(|a| a.buffer() == buffer);
+            steps.iter().find(|s| of(&s.reads()) || of(&s.writes())).is_some_and(|s| of(&s.reads()))
+        };
+        let draft = self.program.draft.iter().flat_map(|d| [&d.body[..], &d.head[..]]);
+        !first(&self.steps[i + 1..])
+            && ![&self.program.body[..], &self.program.head].into_iter().chain(draft).any(first)
+    }
+
+    /// The quantizing step between the halves of a read.
+    fn low_quantized(&self, read: &Read) -> Option<usize> {
+        let j = self.next(read.silu)?;
+        matches!(self.steps[j], Step::Quantize { .. }).then_some(j)
+    }
+
+    fn read(&self, norm: usize) -> Option<Read> {
+        let Step::StreamNorm { x, y: n, .. } = &self.steps[norm] else { return None };
+        let buffer = |id: BufferId| &self.program.buffers[id.0];
+        let (count, len) = (buffer(*x).rows, buffer(*x).width);
+        let mut down = self.next(norm)?;
+        let mut quantize = None;
+        let mut inputs = vec![*n];
+        if let Step::Quantize { x: from, y } = &self.steps[down]
+            && from == n
+            && buffer(*y).format == Format::Q8
+            && len.is_multiple_of(32)
+            && len <= NORM_QUANTIZED
+        {
+            inputs.push(*y);
+            quantize = Some(down);
+            down = self.next(down)?;
+        }
+        let Step::Gemm { weight, x: down_x, y: low, .. } = &self.steps[down] else { return None };
+        let silu = self.next(down)?;
+        let Step::SiluScaled { x: scaled, .. } = &self.steps[silu] else { return None };
+        let rank = self.program.values(low.buffer);
+        let fits = self.plain(down) && is_wide(weight) && inputs.contains(down_x) && *scaled == low.buffer;
+        if !fits || low.len != rank || !rank.is_multiple_of(32) || rank > READ_RANK {
+            return None;
+        }
+        let mut up = self.next(silu)?;
+        if let Step::Quantize { x, .. } = &self.steps[up] {
+            if *x != low.buffer {
+                return None;
+            }
+            up = self.next(up)?;
+        }
+        let Step::Gemm { weight, x: up_x, y: gates, .. } = &self.steps[up] else { return None };
+        let mix = self.next(up)?;
+        let Step::StreamMix { x: mixed, gates: by, y: m } = &self.steps[mix] else { return None };
+        let fits = self.plain(up) && takes_read(weight) && weight.rows.len() == count * len;
+        if !fits || count > READ_STREAMS || !len.is_multiple_of(32) || gates.buffer != *by || mixed != n {
+            return None;
+        }
+        if ![*by, low.buffer, *up_x].into_iter().all(|b| self.is_dead(b, mix)) {
+            return None;
+        }
+        let injects =
+            |s: &Step| matches!(s, Step::Gemm { weight, x, .. } if is_wide(weight) && inputs.contains(x));
+        let inject = self.later(mix, injects).filter(|j| self.plain(*j));
+        Some(Read { norm, quantize, down, inject, silu, up, mix, read: self.quantized(mix, *m) })
+    }
+}
+
+/// Whether the kernel of [`Op::Wide`] takes a matrix.
+fn is_wide(matrix: &Matrix) -> bool {
+    matrix.rows.len() <= WIDE_ROWS && matrix.cols >= WIDE_COLS && wide_layout(matrix.layout).is_some()
+}
+
+/// The number of a layout in `kernels/device/product.h`, for those that [`Op::Wide`] takes.
+pub(super) fn wide_layout(layout: Layout) -> Option<usize> {
+    Some(match layout {
+        Layout::Raw(GgmlType::F32) => 0,
+        Layout::Raw(GgmlType::F16) => 1,
+        Layout::Raw(GgmlType::BF16) => 2,
+        Layout::Q8_0Split { .. } => 5,
+        _ => return None,
+    })
+}
+
+fn takes_read(matrix: &Matrix) -> bool {
+    matrix.cols <= READ_RANK && wide_layout(matrix.layout).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::program::{Buffer, Columns, StreamWrite, VectorId};
+
+    /// Buffers by name, and steps over them: a read of four streams of 96 values, a router beside a gate, a sum of both.
+    struct Example {
+        buffers: Vec<Buffer>,
+        steps: Vec<Step>,
+    }
+
+    impl Example {
+        fn id(&mut self, name: &'static str, rows: usize, width: usize, format: Format) -> BufferId {
+            let found = self.buffers.iter().position(|b| b.name == name);
+            BufferId(found.unwrap_or_else(|| {
+                self.buffers.push(Buffer { name, rows, width, format });
+                self.buffers.len() - 1
+            }))
+        }
+
+        fn gemm(&mut self, rows: usize, cols: usize, layout: Layout, x: BufferId, y: Columns) {
+            let matrix = Matrix {
+                name: "w".into(),
+                card: 0,
+                offset: 0,
+                stored_rows: rows,
+                rows: 0..rows,
+                cols,
+                layout,
+            };
+            self.steps.push(Step::Gemm { weight: matrix, scale: None, bias: None, x, y });
+        }
+
+        fn read(&mut self) -> BufferId {
+            let x = self.id("streams", 4, 96, Format::F32);
+            let n = self.id("normed", 1, 384, Format::F32);
+            let nq = self.id("normed quants", 1, 384, Format::Q8);
+            let low = self.id("low", 1, 64, Format::F32);
+            let lq = self.id("low quants", 1, 64, Format::Q8);
+            let gates = self.id("gates", 1, 384, Format::F32);
+            let m = self.id("read", 1, 96, Format::F32);
+            let mq = self.id("read quants", 1, 96, Format::Q8);
+            let inject = self.id("inject", 1, 4, Format::F32);
+            let add = self.id("sum", 1, 96, Format::F32);
+            let write = Some(StreamWrite { add, inject });
+            let whole = |buffer, len| Columns { buffer, start: 0, len };
+            let q8 = Layout::q8_0_split();
+            self.steps.push(Step::StreamNorm { write, x, gamma: VectorId(0), eps: 1e-6, y: n });
+            self.steps.push(Step::Quantize { x: n, y: nq });
+            self.gemm(64, 384, q8, nq, whole(low, 64));
+            self.steps.push(Step::SiluScaled { x: low, scale: 0.25 });
+            self.steps.push(Step::Quantize { x: low, y: lq });
+            self.gemm(384, 64, q8, lq, whole(gates, 384));
+            self.steps.push(Step::StreamMix { x: n, gates, y: m });
+            self.gemm(4, 384, q8, nq, whole(inject, 4));
+            let part = crate::model::program::Part::Experts;
+            self.steps.push(Step::Begin(part));
+            self.steps.push(Step::Quantize { x: m, y: mq });
+            m
+        }
+
+        fn program(self) -> (Program, Vec<Step>) {
+            let residual = BufferId(0);
+            let logits = BufferId(self.buffers.len() - 1);
+            let program =
+                Program::bare(self.buffers, [self.steps.clone(), Vec::new()], [residual, residual, logits]);
+            (program, self.steps)
+        }
+    }
+
+    fn example() -> Example {
+        Example { buffers: Vec::new(), steps: Vec::new() }
+    }
+
+    #[test]
+    fn a_read_of_hyper_connections_is_one_operation() {
+        let mut example = example();
+        example.read();
+        let (program, steps) = example.program();
+        let read = Read {
+            norm: 0,
+            quantize: Some(1),
+            down: 2,
+            inject: Some(7),
+            silu: 3,
+            up: 5,
+            mix: 6,
+            read: Some(9),
+        };
+        assert_eq!(plan(&program, &steps), [Op::Read(read), Op::Step(8)]);
+    }
+
+    #[test]
+    fn what_another_step_still_reads_is_not_left_out() {
+        let mut example = example();
+        example.read();
+        let (gates, y) = (example.id("gates", 1, 384, Format::F32), example.id("kept", 1, 384, Format::F32));
+        example.steps.push(Step::Add { x: gates, y });
+        let (program, steps) = example.program();
+        let ops = plan(&program, &steps);
+        assert!(ops.iter().all(|op| !matches!(op, Op::Read(_))), "{ops:?}");
+    }
+
+    #[test]
+    fn products_go_together_unless_one_needs_the_other() {
+        let f32 = Layout::Raw(GgmlType::F32);
+        for chained in [false, true] {
+            let mut example = example();
+            let x = example.id("x", 1, 512, Format::F32);
+            let a = example.id("a", 1, 512, Format::F32);
+            let b = example.id("b", 1, 8, Format::F32);
+            example.gemm(512, 512, f32, x, Columns { buffer: a, start: 0, len: 512 });
+            example.gemm(8, 512, f32, if chained { a } else { x }, Columns { buffer: b, start: 0, len: 8 });
+            let (program, steps) = example.program();
+            let expected = match chained {
+                false => vec![Op::Wide(0, Some(1))],
+                true => vec![Op::Wide(0, None), Op::Wide(1, None)],
+            };
+            assert_eq!(plan(&program, &steps), expected);
+        }
+    }
+
+    #[test]
+    fn a_mix_waits_for_the_gated_answer_that_is_added() {
+        for meddled in [false, true] {
+            let mut example = example();
+            let answers = example.id("answers", 3, 64, Format::F32);
+            let weights = example.id("weights", 1, 3, Format::F32);
+            let sum = example.id("sum", 1, 64, Format::F32);
+            let shared = example.id("shared", 1, 64, Format::F32);
+            let by = example.id("gate", 1, 1, Format::F32);
+            let all = |buffer, len| Pieces { buffer, start: 0, count: 1, len, stride: len };
+            example.steps.push(Step::Mix { x: answers, weights, y: sum });
+            if meddled {
+                example.steps.push(Step::SiluScaled { x: weights, scale: 1.0 });
+            }
+            example.steps.push(Step::Gate { act: Gate::Sigmoid, gate: all(by, 1), y: all(shared, 64) });
+            example.steps.push(Step::Add { x: shared, y: sum });
+            let (program, steps) = example.program();
+            let expected = match meddled {
+                false => vec![Op::MixAdd { mix: 0, gate: 1, add: 2 }],
+                true => (0..4).map(Op::Step).collect(),
+            };
+            assert_eq!(plan(&program, &steps), expected);
+        }
+    }
+}
