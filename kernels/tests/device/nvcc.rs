@@ -53,5 +53,5 @@ fn every_kernel_waits_for_the_one_before() {
         assert_eq!(begins, heads.len(), "{}: as many kernels as begin by waiting", file.display());
         kernels += begins;
     }
-    assert!(kernels > 50, "{kernels} kernels");
+    assert!(kernels >= 50, "{kernels} kernels");
 }
