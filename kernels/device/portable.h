@@ -1,8 +1,9 @@
 /* The names in which CUDA C++ and OpenCL C 1.2 differ, so that each kernel is written once.
  *
- * Rules of the kernels: local memory and barriers only, no operation of a sub-group, no atomics, no pointers in
- * buffers, 64-bit offsets. Every sum has one order, so that a launch repeats bit for bit. Indices of a grid are
- * x, y, z; a group has one dimension and the size that its kernel names.
+ * Rules of the kernels: local memory and barriers only, no operation of a sub-group, no atomics (but for the flags of
+ * exchange.c: loads that acquire, stores that release), no pointers in buffers, 64-bit offsets. Every sum has one order,
+ * so that a launch repeats bit for bit. Indices of a grid are x, y, z; a group has one dimension and the size that its
+ * kernel names.
  *
  * A kernel with barriers takes exactly the grid that it names; nobody returns from it before the last of them, and none
  * stands in a branch (loops that all members run alike are fine): some OpenCL compilers for processors make wrong code
@@ -76,6 +77,27 @@ DEVICE void prefetch(const void *from, uint bytes) {
 #define DOT4(a, b, c) __dp4a((int)(a), (int)(b), c)
 #define POPCOUNT(x) ((uint)__popc(x))
 
+/* A word that another card writes, or reads: what that card did before it wrote the word is seen by who has read it, by the
+ * rest of its group after GLOBAL_BARRIER too. */
+DEVICE uint load_acquire(const uint *p) {
+    uint v;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+DEVICE void store_release(uint *p, uint v) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;" : : "l"(p), "r"(v) : "memory");
+}
+DEVICE ulong nanoseconds() {
+    ulong t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+}
+#define LOAD_ACQUIRE(p) load_acquire(p)
+#define STORE_RELEASE(p, v) store_release(p, v)
+/* The time in ns, for who has looked `spins` times. */
+#define NOW(spins) nanoseconds()
+#define GLOBAL_BARRIER() __syncthreads()
+
 /* An fp16 as f32, and the fp16 nearest to an f32 (ties to even). */
 DEVICE float from_half(ushort bits) {
     float x;
@@ -125,6 +147,21 @@ DEVICE ushort to_half(float x) {
 #define DOT4(a, b, c) dot_of_4(as_char4(a), as_char4(b), c)
 #define POPCOUNT(x) popcount(x)
 
+/* OpenCL has no clock: a look counts a microsecond. */
+#define LOAD_ACQUIRE(p) load_acquire(p)
+#define STORE_RELEASE(p, v) store_release(p, v)
+#define NOW(spins) ((ulong)(spins) * 1000)
+#define GLOBAL_BARRIER() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
+
+DEVICE uint load_acquire(GLOBAL const uint *p) {
+    const uint v = *(volatile GLOBAL const uint *)p;
+    mem_fence(CLK_GLOBAL_MEM_FENCE);
+    return v;
+}
+DEVICE void store_release(GLOBAL uint *p, uint v) {
+    mem_fence(CLK_GLOBAL_MEM_FENCE);
+    *(volatile GLOBAL uint *)p = v;
+}
 DEVICE int dot_of_4(char4 a, char4 b, int c) {
     return c + (int)a.x * b.x + (int)a.y * b.y + (int)a.z * b.z + (int)a.w * b.w;
 }

@@ -146,7 +146,7 @@ fn streams_are_read_through_gates_of_low_rank() {
             let (mut gates, mut truth) = (poison(n * count * len), poison(n * len));
             gemm(ISA, &pool, &view, input.cpu(), &mut gates);
             stream_mix(ISA, &pool, s, &x, &gates, &mut truth);
-            let mut run = |n: usize, x: &[f32], low: &[f32], quantized: bool| {
+            let run = |n: usize, x: &[f32], low: &[f32], quantized: bool| {
                 let (mut y, mut quants) = (poison(n * len), Quants::new(n * len));
                 let mut args = vec![read(&w.bytes), read(x), read(low), write(&mut y)];
                 args.extend(if quantized { quants.args() } else { [Arg::Null, Arg::Null] });

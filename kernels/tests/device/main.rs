@@ -6,6 +6,7 @@ mod attention;
 mod attention_case;
 mod cuda;
 mod elementwise;
+mod exchange;
 mod experts;
 mod fused;
 mod gemm;

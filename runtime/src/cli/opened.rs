@@ -6,6 +6,7 @@ use super::failure::Refusal;
 use anyhow::Context;
 use gantry_formats::exit::Exit;
 use gantry_formats::hotness;
+use gantry_formats::placement::CardSpec;
 use gantry_runtime::text::{ChatTemplate, TextError, Tokenizer};
 use gantry_runtime::{Container, Device, Model, ModelOptions, Speculation, model, vocab};
 use std::io::Read;
@@ -42,7 +43,14 @@ pub(crate) fn load_with(
         [] => None,
         files => Some(hotness::read(files)?),
     };
-    let options = ModelOptions { window, record_routing, hotness, ..load.options() };
+    let mut options = ModelOptions { window, record_routing, hotness, ..load.options() };
+    if let DeviceName::Cuda(cards) = &load.device
+        && options.cards.is_none()
+        && cards.len() != container.manifest().cards.len()
+    {
+        // As many as were named, whatever it was packed for.
+        options.cards = Some(vec![CardSpec { host: false, bytes: None }; cards.len()]);
+    }
     let model = Model::load(container, &device, &options)?;
     eprintln!("load:   {}", model.load_report());
     for line in model.load_report().by_card() {

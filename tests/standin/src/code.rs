@@ -18,6 +18,8 @@ pub(crate) const INVALID_HANDLE: Code = Code(400);
 pub(crate) const NOT_FOUND: Code = Code(500);
 pub(crate) const NOT_READY: Code = Code(600);
 pub(crate) const ILLEGAL_ADDRESS: Code = Code(700);
+pub(crate) const PEER_UNSUPPORTED: Code = Code(217);
+pub(crate) const PEER_ENABLED: Code = Code(704);
 pub(crate) const ALREADY_REGISTERED: Code = Code(712);
 pub(crate) const NOT_REGISTERED: Code = Code(713);
 pub(crate) const NOT_SUPPORTED: Code = Code(801);
@@ -25,7 +27,7 @@ pub(crate) const CAPTURE_UNSUPPORTED: Code = Code(900);
 pub(crate) const UNKNOWN: Code = Code(999);
 
 /// Those that have a name here; others cannot be asked for, because callers may know no more than the driver's own.
-const NAMES: [(Code, &CStr); 16] = [
+const NAMES: [(Code, &CStr); 18] = [
     (INVALID_VALUE, c"CUDA_ERROR_INVALID_VALUE"),
     (OUT_OF_MEMORY, c"CUDA_ERROR_OUT_OF_MEMORY"),
     (NOT_INITIALIZED, c"CUDA_ERROR_NOT_INITIALIZED"),
@@ -37,6 +39,8 @@ const NAMES: [(Code, &CStr); 16] = [
     (NOT_FOUND, c"CUDA_ERROR_NOT_FOUND"),
     (NOT_READY, c"CUDA_ERROR_NOT_READY"),
     (ILLEGAL_ADDRESS, c"CUDA_ERROR_ILLEGAL_ADDRESS"),
+    (PEER_UNSUPPORTED, c"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"),
+    (PEER_ENABLED, c"CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED"),
     (ALREADY_REGISTERED, c"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"),
     (NOT_REGISTERED, c"CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"),
     (NOT_SUPPORTED, c"CUDA_ERROR_NOT_SUPPORTED"),

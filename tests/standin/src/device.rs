@@ -1,6 +1,9 @@
 //! Starting, cards and their contexts.
 
-use crate::code::{Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED};
+use crate::code::{
+    Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED, PEER_ENABLED,
+    PEER_UNSUPPORTED,
+};
 use crate::driver::{CURRENT, Driver, call, call_to_free, give};
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -116,6 +119,7 @@ unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> i32 {
         let card = driver.card(device)?;
         driver.retained[card] = driver.retained[card].checked_sub(1).ok_or(INVALID_CONTEXT)?;
         if driver.retained[card] == 0 {
+            driver.peers.retain(|(from, to)| *from != card && *to != card);
             // The driver frees what is left, and whoever frees it later frees what is not his.
             let left = driver.left(Some(card));
             driver.wrong.extend(left.into_iter().map(|what| format!("released before {what} was freed")));
@@ -133,5 +137,31 @@ unsafe extern "C" fn cuCtxSetCurrent(context: usize) -> i32 {
         }
         CURRENT.set(card);
         Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) -> i32 {
+    call("cuDeviceCanAccessPeer", |driver| {
+        let other = driver.card(device)? != driver.card(peer)?;
+        // SAFETY: the caller's pointer, to one number.
+        unsafe { give(can, c_int::from(other && driver.settings.peers)) }
+    })
+}
+
+/// For the current card, with the context of another.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxEnablePeerAccess(peer: usize, flags: c_uint) -> i32 {
+    call("cuCtxEnablePeerAccess", |driver| {
+        let card = driver.current()?;
+        let peer = peer.checked_sub(1).filter(|peer| driver.retained.get(*peer).is_some_and(|n| *n > 0));
+        let peer = peer.ok_or(INVALID_CONTEXT)?;
+        match (flags, peer == card, driver.settings.peers) {
+            (1.., ..) => Err(INVALID_VALUE),
+            (_, true, _) => Err(INVALID_DEVICE),
+            (.., false) => Err(PEER_UNSUPPORTED),
+            _ if !driver.peers.insert((card, peer)) => Err(PEER_ENABLED),
+            _ => Ok(()),
+        }
     })
 }

@@ -5,7 +5,7 @@ use crate::graph::Graph;
 use crate::settings::Settings;
 use std::alloc::Layout;
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -15,6 +15,8 @@ pub(crate) struct Driver {
     pub(crate) started: bool,
     /// By card, how often its context is retained.
     pub(crate) retained: Vec<usize>,
+    /// Cards with those whose memory they reach.
+    pub(crate) peers: BTreeSet<(usize, usize)>,
     /// By first address.
     pub(crate) allocations: BTreeMap<usize, Allocation>,
     /// Pinned pages of mappings: by first address their end and their card.
@@ -115,6 +117,7 @@ impl Driver {
         Self {
             started: false,
             retained: vec![0; settings.cards],
+            peers: BTreeSet::new(),
             allocations: BTreeMap::new(),
             registered: BTreeMap::new(),
             streams: BTreeMap::new(),

@@ -5,6 +5,7 @@
 //! | `GANTRY_STANDIN_LOG` | the file for what was seen |
 //! | `GANTRY_STANDIN_VERSION` | the driver's version, 13000 |
 //! | `GANTRY_STANDIN_CARDS` | how many cards, 1 |
+//! | `GANTRY_STANDIN_PEERS` | 0: no card reaches another's memory |
 //! | `GANTRY_STANDIN_GENERATION` | 10 × major + minor, 90 |
 //! | `GANTRY_STANDIN_MEMORY` | bytes of each card, 4 GiB |
 //! | `GANTRY_STANDIN_FAIL` | `cuMemAlloc_v2:3` or `cuMemAlloc_v2:3=999`: that call fails, with that code |
@@ -21,6 +22,7 @@ pub(crate) struct Settings {
     pub(crate) log: Option<String>,
     pub(crate) version: i32,
     pub(crate) cards: usize,
+    pub(crate) peers: bool,
     pub(crate) generation: i32,
     pub(crate) memory: usize,
     pub(crate) fail: Option<Fail>,
@@ -47,6 +49,7 @@ impl Settings {
             log: of("LOG"),
             version: number("VERSION", 13_000) as i32,
             cards: number("CARDS", 1) as usize,
+            peers: number("PEERS", 1) != 0,
             generation: number("GENERATION", 90) as i32,
             memory: number("MEMORY", 4 << 30) as usize,
             fail: of("FAIL").map(|text| Fail::parse(&text)),

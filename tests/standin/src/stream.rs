@@ -45,6 +45,15 @@ unsafe extern "C" fn cuStreamSynchronize(stream: usize) -> i32 {
     })
 }
 
+/// What is recorded is never done.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamQuery(stream: usize) -> i32 {
+    call("cuStreamQuery", |driver| {
+        driver.card_of_stream(stream)?;
+        if driver.recorded.contains_key(&stream) { Err(CAPTURE_UNSUPPORTED) } else { Ok(()) }
+    })
+}
+
 /// The event may be another card's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, flags: c_uint) -> i32 {

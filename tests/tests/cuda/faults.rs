@@ -101,6 +101,37 @@ fn while_a_run_is_recorded() {
 }
 
 #[test]
+fn while_a_model_is_made_ready_on_two_cards() {
+    if kernels() {
+        // Without a fault it ends where the stand-in cannot compute, on either card.
+        let write = |machine: &Machine| machine.write(split(), "cuda:0,1", &[]);
+        each_fails(2, write, |seen| seen.fails(1, &["CUDA_ERROR_NOT_SUPPORTED"]));
+    }
+}
+
+#[test]
+fn while_a_run_is_recorded_on_two_cards() {
+    if !kernels() {
+        return;
+    }
+    let record = |machine: &Machine| machine.record(split(), "cuda:0,cuda:1");
+    let whole = record(&Machine::new().set("CARDS", 2));
+    for expected in ["cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess", "cuGraphLaunch"] {
+        assert!(whole.log.called.contains_key(expected), "{expected} is not called: {:?}", whole.log.called);
+    }
+    assert_eq!(whole.log.called["cuStreamBeginCapture_v2"], 2, "both cards are recorded");
+    each_fails(2, record, |seen| seen.fails(1, &["launching a graph: CUDA_ERROR_NOT_SUPPORTED"]));
+}
+
+#[test]
+fn cards_that_reach_each_other_already_are_taken() {
+    if kernels() {
+        let machine = Machine::new().set("CARDS", 2).set("FAIL", "cuCtxEnablePeerAccess:2=704");
+        machine.record(split(), "cuda:0,1").fails(1, &["launching a graph: CUDA_ERROR_NOT_SUPPORTED"]);
+    }
+}
+
+#[test]
 fn memory_that_a_context_lacks_is_memory() {
     if !kernels() {
         return;

@@ -36,10 +36,26 @@ fn cards_that_are_not_there() {
 }
 
 #[test]
-fn text_from_several_cards() {
+fn cards_that_do_not_reach_each_other() {
+    let machine = Machine::new().set("CARDS", 3).set("PEERS", 0);
+    let seen = machine.write(split(), "cuda:2,1", &[]);
+    seen.fails(5, &["cuda:2 does not reach the memory of cuda:1", "or one card"]);
+    read_nothing(&seen);
+}
+
+#[test]
+fn places_that_no_card_is_named_for() {
     let machine = Machine::new().set("CARDS", 2);
-    let seen = machine.write(split(), "cuda:0,1", &[]);
-    seen.fails(5, &["one card", "gantry replan --cards 1"]);
+    let seen = machine.write(split(), "cuda:0,1", &["--cards", "3"]);
+    seen.fails(5, &["on 3 cards, --device names 2", "--cards 2"]);
+    read_nothing(&seen);
+}
+
+#[test]
+fn a_cpu_beside_cards() {
+    let machine = Machine::new().set("CARDS", 2);
+    let seen = machine.write(split(), "cuda:0,1", &["--cards", "1GiB,cpu:1GiB"]);
+    seen.fails(5, &["card 1 is the host's", "--device cpu"]);
     read_nothing(&seen);
 }
 

@@ -254,3 +254,16 @@ pub struct Differ {
     found: f32,
     expected: f32,
 }
+
+#[cfg(feature = "cuda")]
+impl Differ {
+    /// `card` gave the first of two values in `layer`, another the second, at a place: token of the batch, expert, value.
+    pub(in crate::backend) fn new(
+        card: usize,
+        layer: Option<usize>,
+        (token, expert, at): (usize, u32, usize),
+        [found, expected]: [f32; 2],
+    ) -> Self {
+        Self { card, layer, pair: Pair { token, expert }, at, found, expected }
+    }
+}

@@ -15,7 +15,7 @@ pub(super) struct Buffers {
 }
 
 /// Bytes of `rows` rows of a buffer: values or quants, and scales.
-fn sizes(buffer: &Buffer, rows: u64) -> [u64; 2] {
+pub(super) fn sizes(buffer: &Buffer, rows: u64) -> [u64; 2] {
     let values = rows.saturating_mul(buffer.width as u64);
     match buffer.format {
         Format::F32 | Format::Ids => [values.saturating_mul(4), 0],

@@ -3,6 +3,7 @@
 use super::look_back::CONTEXT;
 use super::workspace::most_tokens;
 use crate::backend::Settings;
+use crate::load::Places;
 use crate::model::program::{Program, Step};
 use crate::{Result, RuntimeError};
 use gantry_formats::layout::Layout;
@@ -46,9 +47,6 @@ pub(super) fn check(program: &Program, settings: &Settings) -> Result<()> {
                     most("values of an entry", shape.key_len, 1024)?;
                 }
             }
-            Step::Send { .. } | Step::Receive { .. } | Step::Return { .. } | Step::Collect { .. } => {
-                return Err(one_card());
-            }
             _ => {}
         }
     }
@@ -70,8 +68,20 @@ pub(super) fn no_drafts() -> RuntimeError {
     RuntimeError::Incompatible("cuda does not draft tokens; leave --spec out, or give --device cpu".into())
 }
 
-pub(super) fn one_card() -> RuntimeError {
-    RuntimeError::Incompatible(
-        "cuda runs models on one card: give --device cuda:N, and a container for one (gantry replan --cards 1)".into(),
-    )
+/// Refuses places on other cards than there are.
+pub(super) fn check_cards(places: &Places, cards: usize) -> Result<()> {
+    let wanted = places.cards.len();
+    if let Some(card) = places.cards.iter().position(|card| card.spec.host) {
+        return Err(RuntimeError::Incompatible(format!(
+            "card {card} is the host's (cpu:), and cuda runs on its own cards alone; leave it out of --cards, or give \
+             --device cpu"
+        )));
+    }
+    if wanted != cards {
+        return Err(RuntimeError::Incompatible(format!(
+            "the model is placed on {wanted} cards, --device names {cards}; give --cards {cards}, or as many cards as \
+             there are places"
+        )));
+    }
+    Ok(())
 }

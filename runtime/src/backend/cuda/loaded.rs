@@ -1,14 +1,14 @@
 //! A program on a card: its weights, and what kernels need beside them.
 
-use super::driver::{Context, DeviceMemory, Stream};
+use super::driver::{Context, CudaError, DeviceMemory, Stream};
+use super::experts::{Experts, Held};
 use super::kernels::Kernels;
-use super::plan::{Op, plan};
 use super::registry;
 use super::tables::{Placed, TableId, Tables};
 use crate::backend::counters::Counters;
 use crate::backend::host;
 use crate::load::Weights;
-use crate::model::program::{ExpertMatrices, Matrix, Program, Step, StepKind, VectorId};
+use crate::model::program::{ExpertMatrices, Holders, Matrix, Program, Step, StepKind, VectorId};
 use crate::{Result, RuntimeError};
 use gantry_formats::block::iq3xxs_grid;
 use gantry_formats::rotation;
@@ -16,50 +16,55 @@ use gantry_kernels::cpu::{Ngram, RopeTable};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A program with its weights on a card.
+/// A program with its weights on a card, or on several of which this is one.
 pub(super) struct Loaded {
+    /// Which of them.
+    pub(super) card: usize,
     pub(super) context: Arc<Context>,
     pub(super) kernels: Kernels,
     /// For what is done once, and what sequences do by themselves.
     pub(super) aside: Arc<Stream>,
     pub(super) program: Program,
-    /// How its body and its head go for few tokens.
-    pub(super) body: Vec<Op>,
-    pub(super) head: Vec<Op>,
     /// What stays in its file.
-    pub(super) weights: Weights,
-    arena: DeviceMemory,
+    pub(super) weights: Arc<Weights>,
+    /// Of all cards.
+    arenas: Arc<Vec<DeviceMemory>>,
     tables: Placed,
     /// By [`VectorId`].
     vectors: Vec<TableId>,
     codebook: TableId,
     /// Sign streams by width.
     signs: BTreeMap<usize, TableId>,
-    /// Of each matrix of experts: where each expert's lies, and how many rows after the one before it begins there.
-    experts: BTreeMap<Key, (TableId, usize)>,
+    experts: Experts,
     /// By rotation.
     pub(super) angles: Vec<RopeTable>,
     /// By hash.
     pub(super) ngrams: Vec<Ngram>,
     /// How often each expert of each layer was used, where that is recorded.
-    pub(super) routed: Option<Counters>,
+    pub(super) routed: Option<Arc<Counters>>,
 }
 
 impl Loaded {
+    /// What card `card` of those whose arenas these are needs to run its share of `program`.
     pub(super) fn new(
-        context: &Arc<Context>,
+        card: usize,
         program: Program,
-        (weights, arena): (Weights, DeviceMemory),
-        routed: Option<Counters>,
+        (weights, arenas): (Arc<Weights>, Arc<Vec<DeviceMemory>>),
+        routed: Option<Arc<Counters>>,
     ) -> Result<Self> {
-        let (kernels, aside) = (Kernels::new(context)?, Stream::new(context)?);
+        let contexts = arenas.iter().map(DeviceMemory::context);
+        let streams = contexts.map(Stream::new).collect::<Result<Vec<_>, CudaError>>()?;
+        let none = || RuntimeError::Placement("weights that were not brought to a card".into());
+        let context = Arc::clone(arenas.get(card).ok_or_else(none)?.context());
+        let kernels = Kernels::new(&context)?;
         for (kind, matrix) in program.tensors().filter(|(kind, _)| *kind != StepKind::Rows) {
-            check(&arena, kind, matrix)?;
+            check(arenas.get(matrix.card), kind, matrix)?;
         }
         let mut tables = Tables::default();
         let mut values = Vec::with_capacity(program.vectors.len());
         for vector in &program.vectors {
-            values.push(read_vector(&arena, vector, &aside)?);
+            // It lies on the card that uses it; angles of rotations are the host's matter.
+            values.push(read_vector(&arenas[vector.card], vector, &streams[vector.card])?);
         }
         for step in program.steps() {
             // A tap's weights of all channels together, as the kernel takes them.
@@ -71,36 +76,26 @@ impl Loaded {
         let vectors = values.iter().map(|v| tables.floats(v.iter().copied())).collect();
         let codebook = tables.add(iq3xxs_grid().as_flattened().iter().copied());
         let mut signs = BTreeMap::new();
-        let mut experts = BTreeMap::new();
         for step in program.steps() {
-            match step {
-                Step::Rotate { y, .. } => {
-                    let width = program.buffers[y.0].width;
-                    let blocks = rotation::blocks(width).map_err(|e| wrong("program", e.to_string()))?;
-                    signs.entry(width).or_insert_with(|| tables.add(blocks.flat_map(rotation::signs)));
-                }
-                Step::Experts { products, .. } => {
-                    for product in products {
-                        let (starts, step) = starts(&product.weights, arena.address())?;
-                        let key = key(&product.weights)?;
-                        experts.entry(key).or_insert_with(|| (tables.longs(starts), step));
-                    }
-                }
-                _ => {}
+            if let Step::Rotate { y, .. } = step {
+                let width = program.buffers[y.0].width;
+                let blocks = rotation::blocks(width).map_err(|e| wrong("program", e.to_string()))?;
+                signs.entry(width).or_insert_with(|| tables.add(blocks.flat_map(rotation::signs)));
             }
         }
-        let tables = Placed::new(&tables, context, &aside)?;
+        let starts: Vec<u64> = arenas.iter().map(DeviceMemory::address).collect();
+        let experts = Experts::new(&program, card, &starts, &mut tables)?;
+        let aside = streams.into_iter().nth(card).ok_or_else(none)?;
+        let tables = Placed::new(&tables, &context, &aside)?;
         let ngrams = program.ngrams.iter().map(host::ngram).collect();
-        let (context, aside) = (Arc::clone(context), Arc::new(aside));
         Ok(Self {
-            body: plan(&program, &program.body),
-            head: plan(&program, &program.head),
+            card,
             context,
             kernels,
-            aside,
+            aside: Arc::new(aside),
             program,
             weights,
-            arena,
+            arenas,
             tables,
             vectors,
             codebook,
@@ -114,7 +109,7 @@ impl Loaded {
 
     /// Where a matrix begins.
     pub(super) fn matrix(&self, matrix: &Matrix) -> u64 {
-        self.arena.address() + matrix.offset as u64
+        self.arenas[matrix.card].address() + matrix.offset as u64
     }
 
     /// Where a vector is; 0 for none.
@@ -132,12 +127,15 @@ impl Loaded {
         self.signs.get(&width).map_or(0, |id| self.tables.at(*id))
     }
 
-    /// Where each expert's matrix begins, and how many rows after the one before it its own are.
-    pub(super) fn experts(&self, weights: &ExpertMatrices) -> Result<(u64, usize)> {
-        let table = self.experts.get(&key(weights)?);
-        table
-            .map(|(id, step)| (self.tables.at(*id), *step))
-            .ok_or_else(|| wrong("program", "experts that were not there".into()))
+    /// Where the matrices of experts are, of those alone that this card computes where `only` says so.
+    pub(super) fn experts(&self, weights: &ExpertMatrices, only: Option<usize>) -> Result<Held> {
+        self.experts.held(weights, only.is_some(), |id| self.tables.at(id))
+    }
+
+    /// Of each expert of a layer how many copies there are on all cards, and which is that of card `of`: 1 and 1 for one
+    /// that it has not.
+    pub(super) fn turns(&self, holders: &Holders, of: usize) -> Result<u64> {
+        self.experts.turns(holders, of, |id| self.tables.at(id))
     }
 }
 
@@ -146,38 +144,15 @@ pub(super) fn wrong(tensor: &str, what: String) -> RuntimeError {
     RuntimeError::Tensor { tensor: tensor.into(), what }
 }
 
-/// Matrices of experts by the first one's name, first byte and rows.
-type Key = (Arc<str>, usize, usize, usize);
-
-fn key(weights: &ExpertMatrices) -> Result<Key> {
-    let first = weights.copy(0, 0).ok_or_else(|| wrong("program", "a layer without experts".into()))?;
-    Ok((Arc::clone(&first.name), first.offset, first.rows.start, first.rows.end))
-}
-
-/// Addresses of what the experts' matrices are stored in. Each has one of its own, or all are one, in which each begins as
-/// many rows after the one before: the second number.
-fn starts(weights: &ExpertMatrices, arena: u64) -> Result<(Vec<u64>, usize)> {
-    let all: Option<Vec<_>> = (0..weights.experts()).map(|expert| weights.copy(expert, 0)).collect();
-    let all = all.filter(|all| !all.is_empty());
-    let all = all.ok_or_else(|| wrong("program", "experts without a matrix".into()))?;
-    let step = all.get(1).map_or(0, |second| second.rows.start.saturating_sub(all[0].rows.start));
-    let alike = |(expert, m): (usize, &&Matrix)| {
-        m.rows.start == all[0].rows.start + expert * step && m.stored_rows == all[0].stored_rows
-    };
-    if let Some((expert, matrix)) = all.iter().enumerate().find(|(e, m)| !alike((*e, m))) {
-        return Err(wrong(&matrix.name, format!("expert {expert} is not stored like the others")));
-    }
-    Ok((all.iter().map(|m| arena + m.offset as u64).collect(), step))
-}
-
 /// Refuses a matrix that does not lie within its arena, or that no kernel reads.
-fn check(arena: &DeviceMemory, kind: StepKind, matrix: &Matrix) -> Result<()> {
+fn check(arena: Option<&DeviceMemory>, kind: StepKind, matrix: &Matrix) -> Result<()> {
     let bytes = matrix.layout.bytes(matrix.stored_rows as u64, matrix.cols as u64);
     let end = bytes.and_then(|b| (matrix.offset as u64).checked_add(b));
     if !registry::takes(kind, matrix.layout) {
         return Err(wrong(&matrix.name, format!("no {kind} kernel for layout {}", matrix.layout)));
     }
-    match end.is_some_and(|end| end <= arena.bytes()) && matrix.rows.end <= matrix.stored_rows {
+    let fits = end.zip(arena).is_some_and(|(end, arena)| end <= arena.bytes());
+    match fits && matrix.rows.end <= matrix.stored_rows {
         true => Ok(()),
         false => Err(wrong(&matrix.name, "it lies outside its arena".into())),
     }

@@ -283,7 +283,7 @@ impl Runner {
         let mut bytes = Vec::new();
         for (span, sequence) in around.batch.spans.iter().zip(around.sequences) {
             let out = &mut out[span.row * width..][..span.tokens * width];
-            let from = (&loaded.weights, table);
+            let from = (&*loaded.weights, table);
             host::ngram_rows(from, hash, &sequence.tokens, span.start, &mut bytes, out)?;
         }
         let bytes: Vec<u8> = out.iter().flat_map(|v| v.to_le_bytes()).collect();

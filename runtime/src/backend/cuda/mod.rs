@@ -6,17 +6,22 @@
 mod bare;
 mod batch;
 mod buffers;
+mod cards;
 mod driver;
+mod exchange;
+mod experts;
 mod fused;
 mod kernels;
 mod lift;
 mod limits;
 mod loaded;
 mod look_back;
+mod peers;
 mod plan;
 mod products;
 mod registry;
 mod sequence;
+mod shares;
 mod steps;
 mod streams;
 mod tables;
@@ -28,13 +33,15 @@ pub use driver::{CardInfo, CudaError, DeviceMemory, cards};
 use super::counters::Counters;
 use super::{Backend, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace};
 use crate::load::{self, Lift, LoadOptions, LoadReport, Places, Verify, Weights};
-use crate::model::program::{Kept, Program, StepKind};
+use crate::model::program::{CardPrograms, ExpertCheck, Kept, Program, StepKind};
 use crate::{Container, Result, RuntimeError};
+use cards::CudaCards;
 use driver::Context;
 use gantry_formats::layout::Layout;
 use lift::CudaLift;
 use loaded::Loaded;
 use sequence::CudaSequence;
+use shares::CardsSequence;
 use std::sync::Arc;
 use workspace::CudaWorkspace;
 
@@ -46,10 +53,11 @@ pub(super) struct Cuda {
 
 impl Cuda {
     pub(super) fn new(cards: &[usize], threads: usize) -> Result<Self> {
-        if cards.len() != 1 {
-            return Err(limits::one_card());
+        let cards = cards.iter().map(|card| Context::open(*card)).collect::<Result<Vec<_>, CudaError>>()?;
+        for (i, card) in cards.iter().enumerate() {
+            let others = cards.iter().enumerate().filter(|(other, _)| *other != i);
+            others.map(|(_, other)| card.reach(other)).collect::<Result<(), CudaError>>()?;
         }
-        let cards = cards.iter().map(|card| Context::open(*card)).collect::<Result<_, CudaError>>()?;
         Ok(Self { cards, threads })
     }
 }
@@ -92,8 +100,13 @@ impl Backend for Cuda {
         workspace::scratch_bytes(program, settings)
     }
 
-    fn exchange_bytes(&self, _: &Program, _: &Settings, _: usize) -> Result<Vec<u64>> {
-        Err(limits::one_card())
+    fn exchange_bytes(&self, program: &Program, settings: &Settings, cards: usize) -> Result<Vec<u64>> {
+        let cut = CardPrograms::new(program, cards, ExpertCheck::Off)?;
+        let mut bytes = peers::bytes(program, &cut, workspace::most_tokens(settings));
+        // All buffers of the program are on every card; the first card's are counted with the program.
+        let scratch = workspace::scratch_bytes(program, settings);
+        bytes.iter_mut().skip(1).for_each(|own| *own = own.saturating_add(scratch));
+        Ok(bytes)
     }
 
     fn free(&self) -> Result<Option<Vec<u64>>> {
@@ -102,9 +115,7 @@ impl Backend for Cuda {
     }
 
     fn lift(&self, places: &Places) -> Result<Option<Box<dyn Lift>>> {
-        if (places.cards.len(), self.cards.len()) != (1, 1) {
-            return Err(limits::one_card());
-        }
+        limits::check_cards(places, self.cards.len())?;
         let sizes = self.cards.iter().cloned().zip(places.cards.iter().map(|c| c.bytes));
         Ok(Some(Box::new(CudaLift::new(&sizes.collect::<Vec<_>>(), self.threads)?)))
     }
@@ -115,13 +126,22 @@ impl Backend for Cuda {
         mut weights: Weights,
         run: &RunOptions,
     ) -> Result<Box<dyn Executable>> {
-        let arena = arenas(&mut weights).into_iter().next();
-        let (Some(context), Some(arena)) = (self.cards.first(), arena) else {
+        let arenas = Arc::new(arenas(&mut weights));
+        if arenas.is_empty() {
             return Err(RuntimeError::Placement("weights that were not brought to a card".into()));
+        }
+        let routed = run.record_routing.then(|| Arc::new(Counters::new(&program)));
+        let weights = Arc::new(weights);
+        let loaded = |card: usize| {
+            let weights = (Arc::clone(&weights), Arc::clone(&arenas));
+            Loaded::new(card, program.clone(), weights, routed.clone()).map(Arc::new)
         };
-        let routed = run.record_routing.then(|| Counters::new(&program));
-        let loaded = Loaded::new(context, program, (weights, arena), routed)?;
-        Ok(Box::new(Prepared { loaded: Arc::new(loaded) }))
+        let cards = (0..arenas.len()).map(loaded).collect::<Result<Vec<_>>>()?;
+        let programs = match cards.len() {
+            1 => None,
+            count => Some(Arc::new(CardPrograms::new(&program, count, run.check)?)),
+        };
+        Ok(Box::new(Prepared { cards, programs, run: run.clone() }))
     }
 }
 
@@ -131,23 +151,32 @@ fn arenas(weights: &mut Weights) -> Vec<DeviceMemory> {
     lifted.map_or_else(Vec::new, |lift| lift.into_arenas())
 }
 
-/// A program on a card.
+/// A program on cards.
 struct Prepared {
-    loaded: Arc<Loaded>,
+    cards: Vec<Arc<Loaded>>,
+    /// Where there are several, the lists of each.
+    programs: Option<Arc<CardPrograms>>,
+    run: RunOptions,
 }
 
 impl Executable for Prepared {
     fn sequence(&self, settings: &Settings) -> Result<Box<dyn Sequence>> {
-        let Loaded { context, aside, program, .. } = &*self.loaded;
-        Ok(Box::new(CudaSequence::new(context, aside, program, settings)?))
+        if let Some(programs) = &self.programs {
+            return Ok(Box::new(CardsSequence::new(&self.cards, programs, settings)?));
+        }
+        let Loaded { context, aside, program, .. } = &*self.cards[0];
+        Ok(Box::new(CudaSequence::new(context, aside, program, settings, |_| true)?))
     }
 
     fn workspace(&self, settings: &Settings) -> Result<Box<dyn Workspace>> {
-        Ok(Box::new(CudaWorkspace::new(&self.loaded, settings)?))
+        if let Some(programs) = &self.programs {
+            return Ok(Box::new(CudaCards::new(&self.cards, programs, settings, &self.run)?));
+        }
+        Ok(Box::new(CudaWorkspace::new(&self.cards[0], settings)?))
     }
 
     fn routed(&self) -> Option<Vec<Vec<u64>>> {
-        self.loaded.routed.as_ref().map(Counters::counts)
+        self.cards[0].routed.as_ref().map(|counters| counters.counts())
     }
 }
 

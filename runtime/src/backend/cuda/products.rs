@@ -103,7 +103,7 @@ impl Runner {
     pub(super) fn experts(
         &self,
         around: &Around<'_, '_>,
-        ids: Option<BufferId>,
+        (ids, only): (Option<BufferId>, Option<usize>),
         products: &[ExpertProduct],
         n: usize,
     ) -> Result<()> {
@@ -113,16 +113,17 @@ impl Runner {
         let used = ids.map_or(experts, |ids| buffer(ids).width);
         let ids = ids.map_or(0, |ids| self.buffers.at(ids));
         let all = n * used;
-        // The first product's matrices tell which experts are here, and all are: this is the only card.
+        // The first product's matrices tell which experts are here, and whose turn it is where there are copies.
+        let Some(first) = products.first() else { return Ok(()) };
+        let held = loaded.experts(&first.weights, only)?;
         let (mut tiles, mut pairs, mut count) = (0, 0, all);
-        if n > 1 {
+        if n > 1 || held.turns != 0 {
             count = all.min(all / TOKENS + experts);
             let list = (all as u64 * 4).next_multiple_of(256);
             let ranks = self.partial.address();
             pairs = ranks + list;
             tiles = pairs + list;
-            let (table, _) = loaded.experts(&products[0].weights)?;
-            let args = Args::at(&[ids, around.batch.positions(), table, 0, ranks, pairs, tiles]);
+            let args = Args::at(&[ids, around.batch.positions(), held.at, held.turns, ranks, pairs, tiles]);
             let args = args.int(&[n, used, experts, count]);
             self.launch(loaded, "gantry_experts_group", [1, 1, 1], &args)?;
         }
@@ -131,14 +132,14 @@ impl Runner {
             let first = product.weights.copy(0, 0).ok_or_else(none)?;
             let [_, kernel] = registry::product(first.layout).ok_or_else(|| no_kernel(first))?;
             let form = form(first)?;
-            let (table, step) = loaded.experts(&product.weights)?;
-            let mut addresses = vec![0, table];
+            let held = loaded.experts(&product.weights, only)?;
+            let mut addresses = vec![0, held.at];
             addresses.extend(form.codebook.then(|| loaded.codebook()));
             addresses.extend([ids, tiles, pairs]);
             addresses.extend(self.activations(product.x, first.layout));
             addresses.extend([loaded.vector(product.scale), self.buffers.at(product.y.buffer)]);
             let mut long = form.planes;
-            long.extend([first.rows.start, step]);
+            long.extend([first.rows.start, held.step]);
             long.extend(form.stored_rows);
             long.extend([buffer(product.y.buffer).width, product.y.start]);
             let per_pair = buffer(product.x).rows > 1;

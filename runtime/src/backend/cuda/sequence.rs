@@ -56,10 +56,18 @@ fn delta(shape: DeltaShape) -> u64 {
     [shape.value_heads, shape.dim, shape.dim, 4].iter().fold(1, |n, m| u64::saturating_mul(n, *m as u64))
 }
 
-/// Where everything lies, and bytes in all.
-fn places(kept: &[Kept], settings: &Settings) -> (Vec<Place>, u64) {
+impl Place {
+    /// Of what another card keeps: nothing here depends on it.
+    const ELSEWHERE: Self = Self { at: 0, capacity: 1, reach: 0, ratio: usize::MAX };
+}
+
+/// Where everything that is this card's `own` lies, and bytes in all.
+fn places(kept: &[Kept], settings: &Settings, own: impl Fn(usize) -> bool) -> (Vec<Place>, u64) {
     let mut next = 0u64;
-    let place = |kept: &Kept| {
+    let place = |(id, kept): (usize, &Kept)| {
+        if !own(id) {
+            return Place::ELSEWHERE;
+        }
         let (capacity, bytes, reach, ratio) = match *kept {
             Kept::Cache(shape) => {
                 let (rows, bytes) = cache(shape, settings);
@@ -75,13 +83,13 @@ fn places(kept: &[Kept], settings: &Settings) -> (Vec<Place>, u64) {
         next = next.saturating_add(bytes).saturating_add(ALIGN - 1) / ALIGN * ALIGN;
         Place { at, capacity, reach, ratio }
     };
-    let places = kept.iter().map(place).collect();
+    let places = kept.iter().enumerate().map(place).collect();
     (places, next)
 }
 
 /// Bytes of something that a sequence keeps.
 pub(super) fn kept_bytes(kept: &Kept, settings: &Settings) -> KeptBytes {
-    let (_, whole) = places(std::slice::from_ref(kept), settings);
+    let (_, whole) = places(std::slice::from_ref(kept), settings, |_| true);
     match *kept {
         Kept::Cache(shape) if shape.window.is_none() => {
             let row = (shape.values() as u64).saturating_mul(element(shape, settings) as u64);
@@ -98,8 +106,9 @@ impl CudaSequence {
         stream: &Arc<Stream>,
         program: &Program,
         settings: &Settings,
+        own: impl Fn(usize) -> bool,
     ) -> Result<Self> {
-        let (places, bytes) = places(&program.kept, settings);
+        let (places, bytes) = places(&program.kept, settings, own);
         let memory = DeviceMemory::new(context, bytes, "what a sequence keeps")?;
         // Nothing reads a row before it is written; but what is saved must be the same each time.
         memory.fill(0..bytes, 0, stream)?;
@@ -130,7 +139,7 @@ impl CudaSequence {
     }
 
     /// Whether everything that a token at `position` needs is still there.
-    fn remembers(&self, position: usize) -> bool {
+    pub(super) fn remembers(&self, position: usize) -> bool {
         let end = self.tokens.len();
         self.places.iter().all(|place| match place.capacity {
             0 => position == end,
@@ -176,6 +185,17 @@ impl Sequence for CudaSequence {
     }
 
     fn restore(&mut self, saved: &[u8]) -> Result<()> {
+        let saved = self.parse(saved)?;
+        self.take(saved)
+    }
+}
+
+/// Tokens and all bytes that were saved.
+type Parsed<'a> = (Vec<u32>, &'a [u8]);
+
+impl CudaSequence {
+    /// What was saved, if this sequence can take it.
+    pub(super) fn parse<'a>(&self, saved: &'a [u8]) -> Result<Parsed<'a>> {
         let shorter = || SavedFault::Malformed("it ends early");
         let (content, hash) = saved.split_last_chunk::<32>().ok_or_else(shorter)?;
         if gantry_formats::hash::hash(content) != *hash {
@@ -199,12 +219,16 @@ impl Sequence for CudaSequence {
         if memory.len() as u64 != self.memory.bytes() || count > self.settings.context {
             return Err(SavedFault::Options("what is kept has another size").into());
         }
+        Ok((tokens.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect(), memory))
+    }
+
+    pub(super) fn take(&mut self, (tokens, memory): Parsed<'_>) -> Result<()> {
         if let Err(error) = self.memory.write(0, memory, &self.stream) {
             // Some of it may be there.
             self.tokens.clear();
             return Err(error.into());
         }
-        self.tokens = tokens.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        self.tokens = tokens;
         Ok(())
     }
 }

@@ -4,6 +4,7 @@
 use super::batch::Batch;
 use super::buffers::Buffers;
 use super::driver::{DeviceMemory, Stream};
+use super::exchange::Exchange;
 use super::kernels::{Args, groups};
 use super::loaded::{Loaded, wrong};
 use super::registry;
@@ -21,6 +22,8 @@ pub(super) struct Runner {
     pub(super) buffers: Buffers,
     /// Partial results on their way: of attention, of delta nets, lists of experts.
     pub(super) partial: DeviceMemory,
+    /// What it gives other cards and gets from them, where there are some.
+    pub(super) exchange: Option<Arc<dyn Exchange>>,
 }
 
 /// What a step sees.
@@ -148,10 +151,12 @@ impl Runner {
             | Step::SinkhornHead { .. }
             | Step::NgramGate { .. } => self.streams(loaded, step, n),
             Step::Route { .. } => self.route(around, step, n),
-            Step::Experts { ids, products, .. } => self.experts(around, *ids, products, n),
+            Step::Experts { ids, products, only } => self.experts(around, (*ids, *only), products, n),
             Step::Mix { .. } => self.mix(around, step, [0, 0], n),
             Step::Send { .. } | Step::Receive { .. } | Step::Return { .. } | Step::Collect { .. } => {
-                Err(wrong("program", "cards that exchange rows".into()))
+                let exchange = self.exchange.as_ref();
+                let exchange = exchange.ok_or_else(|| wrong("program", "cards that exchange rows".into()))?;
+                exchange.step(self, around, step, n)
             }
         }
     }

@@ -7,7 +7,7 @@ use super::kernels::{Args, groups};
 use super::limits::no_drafts;
 use super::loaded::Loaded;
 use super::look_back::{partial_bytes, splits};
-use super::plan::{FEW, Op};
+use super::plan::{FEW, Op, plan};
 use super::products::list_bytes;
 use super::sequence::CudaSequence;
 use super::steps::{Around, EACH, Runner};
@@ -23,42 +23,37 @@ use std::time::{Duration, Instant};
 
 /// Rows that the head computes at once: enough that its weights are not read for each anew, few enough that logits stay
 /// small.
-const HEAD_ROWS: usize = 16;
+pub(super) const HEAD_ROWS: usize = 16;
 
 /// Most recorded runs that are kept.
-const GRAPHS: usize = 64;
+pub(super) const GRAPHS: usize = 64;
 
 /// Working memory of runs on a card.
 pub(super) struct CudaWorkspace {
     /// First to go: its stream is waited for then.
-    runner: Runner,
+    pub(super) runner: Runner,
     /// Runs of one token of each sequence, as they were recorded.
     graphs: BTreeMap<Shape, Graph>,
-    batch: Batch,
+    /// How lists of steps go, few tokens or many, by where the list is.
+    plans: BTreeMap<(bool, usize, usize), Arc<Vec<Op>>>,
+    pub(super) batch: Batch,
     /// Tokens that there is room for.
-    most: usize,
+    pub(super) most: usize,
     /// Logits on their way.
     pinned: Pinned,
-    logits: Vec<f32>,
-    profile: Option<BTreeMap<program::Part, Duration>>,
-    loaded: Arc<Loaded>,
+    pub(super) logits: Vec<f32>,
+    pub(super) profile: Option<BTreeMap<program::Part, Duration>>,
+    pub(super) loaded: Arc<Loaded>,
 }
 
 /// What launches of a run of one token of each sequence depend on, beside what lies in tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Shape {
-    sequences: usize,
+pub(super) struct Shape {
+    pub(super) sequences: usize,
     /// Parts that attention is cut into.
     splits: usize,
     /// Where the tables are.
     tables: u64,
-}
-
-/// What of a program is run.
-#[derive(Clone, Copy)]
-enum Piece {
-    Body,
-    Head,
 }
 
 /// Most tokens of a run: a batch, or one of each of as many sequences as go together.
@@ -93,33 +88,33 @@ impl CudaWorkspace {
         Ok(Self {
             loaded: Arc::clone(loaded),
             graphs: BTreeMap::new(),
+            plans: BTreeMap::new(),
             batch: Batch::new(loaded)?,
             most: tokens,
-            runner: Runner { stream, buffers, partial },
+            runner: Runner { stream, buffers, partial, exchange: None },
             pinned,
             logits: Vec::new(),
             profile: None,
         })
     }
 
-    /// Gives the steps of `part` of the program to the card, but for those that the host has done.
-    fn walk(&mut self, part: Piece, sequences: &[&mut CudaSequence], n: usize) -> Result<()> {
+    /// Gives steps to the card, but for those that the host has done: as planned where tokens are few. Lists are the
+    /// program's own, which stay where they are.
+    pub(super) fn walk(&mut self, steps: &[Step], sequences: &[&mut CudaSequence], n: usize) -> Result<()> {
         let loaded = Arc::clone(&self.loaded);
-        let (steps, plan) = match part {
-            Piece::Body => (&loaded.program.body, &loaded.body),
-            Piece::Head => (&loaded.program.head, &loaded.head),
+        let key = (n <= FEW, steps.as_ptr() as usize, steps.len());
+        let ops = match self.plans.get(&key) {
+            Some(ops) => Arc::clone(ops),
+            None => {
+                let each = || (0..steps.len()).map(Op::Step).collect();
+                let ops = Arc::new(if n <= FEW { plan(&loaded.program, steps) } else { each() });
+                self.plans.insert(key, Arc::clone(&ops));
+                ops
+            }
         };
         let around = Around { loaded: &loaded, batch: &self.batch, sequences };
         let mut now: Option<(program::Part, Instant)> = None;
-        let single: Vec<Op>;
-        let ops = match n <= FEW {
-            true => plan,
-            false => {
-                single = (0..steps.len()).map(Op::Step).collect();
-                &single
-            }
-        };
-        for op in ops {
+        for op in &*ops {
             match op {
                 Op::Step(i) if matches!(steps[*i], Step::Ngram { .. }) => continue,
                 Op::Step(i) => {
@@ -143,11 +138,11 @@ impl CudaWorkspace {
     }
 
     /// Rows of n-gram tables, which the host gathers before anything else.
-    fn gather(&mut self, sequences: &[&mut CudaSequence]) -> Result<()> {
+    pub(super) fn gather(&mut self, steps: &[Step], sequences: &[&mut CudaSequence]) -> Result<()> {
         let loaded = Arc::clone(&self.loaded);
         let around = Around { loaded: &loaded, batch: &self.batch, sequences };
         let start = Instant::now();
-        let mut steps = loaded.program.body.iter().filter(|step| matches!(step, Step::Ngram { .. }));
+        let mut steps = steps.iter().filter(|step| matches!(step, Step::Ngram { .. }));
         steps.try_for_each(|step| self.runner.step(&around, step, self.batch.n))?;
         if let Some(times) = &mut self.profile {
             *times.entry(program::Part::Ngram).or_default() += start.elapsed();
@@ -157,6 +152,13 @@ impl CudaWorkspace {
 
     /// Logits of some rows of the residual, on the card.
     fn head(&mut self, rows: Range<usize>) -> Result<()> {
+        self.choose(rows.clone())?;
+        let loaded = Arc::clone(&self.loaded);
+        self.walk(&loaded.program.head, &[], rows.len())
+    }
+
+    /// Copies rows of the residual to where the head finds them.
+    pub(super) fn choose(&self, rows: Range<usize>) -> Result<()> {
         let loaded = Arc::clone(&self.loaded);
         let program = &loaded.program;
         let width = program.values(program.residual);
@@ -164,12 +166,11 @@ impl CudaWorkspace {
         let from = self.runner.buffers.at(program.residual) + (rows.start * width * 4) as u64;
         let args = Args::at(&[from, self.runner.buffers.at(program.chosen)]);
         let args = args.long(&[all, 0, 0, all, 0, 0]).int(&[1, 1, all]);
-        self.runner.launch(&loaded, "gantry_copy", [groups(all, EACH), 1, 1], &args)?;
-        self.walk(Piece::Head, &[], rows.len())
+        self.runner.launch(&loaded, "gantry_copy", [groups(all, EACH), 1, 1], &args)
     }
 
     /// Brings the logits of `rows` rows here.
-    fn bring(&mut self, rows: usize) -> Result<()> {
+    pub(super) fn bring(&mut self, rows: usize) -> Result<()> {
         let program = &self.loaded.program;
         let bytes = &mut self.pinned[..rows * program.vocab * 4];
         self.runner.buffers.read(program.logits, 0, bytes, &self.runner.stream)?;
@@ -179,7 +180,7 @@ impl CudaWorkspace {
     }
 
     /// What a run of one token of each sequence may be recorded as; `None` where launches depend on more.
-    fn shape(&self, spans: &[Span], wanted: &[Wanted]) -> Option<Shape> {
+    pub(super) fn shape(&self, spans: &[Span], wanted: &[Wanted]) -> Option<Shape> {
         let one = spans.iter().all(|s| s.tokens == 1) && wanted.iter().all(|w| *w == Wanted::Last);
         let program = &self.loaded.program;
         let fixed = !program.body.iter().chain(&program.head).any(|step| {
@@ -202,9 +203,10 @@ impl CudaWorkspace {
                 if self.graphs.len() >= GRAPHS {
                     self.graphs.clear();
                 }
+                let loaded = Arc::clone(&self.loaded);
                 let (stream, this) = (Arc::clone(&self.runner.stream), &mut *self);
                 Graph::record(&stream, || {
-                    this.walk(Piece::Body, sequences, n)?;
+                    this.walk(&loaded.program.body, sequences, n)?;
                     this.head(0..n)
                 })?
             }
@@ -237,14 +239,14 @@ impl CudaWorkspace {
             return Err(RuntimeError::Setting(what));
         }
         self.batch.set(&loaded, &tokens, spans.clone(), &sequences, &self.runner.stream)?;
-        self.gather(&sequences)?;
+        self.gather(&loaded.program.body, &sequences)?;
         if let Some(shape) = self.shape(&spans, &wanted) {
             self.replay(shape, &sequences)?;
             self.bring(spans.len())?;
             self.logits.chunks_exact(vocab).enumerate().for_each(|(i, row)| sink(i, row));
             return Ok(());
         }
-        self.walk(Piece::Body, &sequences, tokens.len())?;
+        self.walk(&loaded.program.body, &sequences, tokens.len())?;
         for (i, (span, wanted)) in spans.iter().zip(wanted).enumerate() {
             let end = span.row + span.tokens;
             let rows = match wanted {

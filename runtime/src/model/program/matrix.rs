@@ -65,6 +65,11 @@ impl ExpertMatrices {
         copies.iter().find(|m| m.card == card).or_else(|| copies.first())
     }
 
+    /// The copies of `expert`, in ascending order of their cards; none where there is no such expert.
+    pub fn copies(&self, expert: usize) -> &[Matrix] {
+        self.0.get(expert).map_or(&[], Vec::as_slice)
+    }
+
     /// All of them, by expert.
     pub fn iter(&self) -> impl Iterator<Item = &Matrix> + Clone {
         self.0.iter().flatten()
@@ -118,6 +123,21 @@ impl Holders {
     /// The card that computes `expert` for a token at `position` of its sequence.
     pub fn of(&self, expert: usize, position: usize) -> Option<usize> {
         chosen(&self.0, expert, position).copied()
+    }
+
+    /// Of each expert how many copies there are, and which of them is that of `card`: the one for positions that leave
+    /// that remainder. 1 and 1, which no remainder is, for an expert that it has not.
+    pub fn turns(&self, card: usize) -> Vec<[u32; 2]> {
+        let turn = |cards: &Vec<usize>| match cards.iter().position(|c| *c == card) {
+            Some(at) => [cards.len() as u32, at as u32],
+            None => [1, 1],
+        };
+        self.0.iter().map(turn).collect()
+    }
+
+    /// How many experts.
+    pub fn experts(&self) -> usize {
+        self.0.len()
     }
 
     /// All cards that hold an expert, ascending.

@@ -10,8 +10,10 @@ use std::sync::{Arc, OnceLock};
 const NEEDS: i32 = 13_000;
 
 /// Every function of the driver that this program calls.
-const SYMBOLS: [&str; 41] = [
+const SYMBOLS: [&str; 44] = [
+    "cuCtxEnablePeerAccess",
     "cuCtxSetCurrent",
+    "cuDeviceCanAccessPeer",
     "cuDeviceGet",
     "cuDeviceGetAttribute",
     "cuDeviceGetCount",
@@ -50,6 +52,7 @@ const SYMBOLS: [&str; 41] = [
     "cuStreamCreate",
     "cuStreamDestroy_v2",
     "cuStreamEndCapture",
+    "cuStreamQuery",
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
 ];
@@ -197,6 +200,27 @@ impl Context {
         self.current()?;
         let (free, all) = result::mem_get_info().map_err(|e| self.failed("asking for free memory", e))?;
         Ok((free as u64, all as u64))
+    }
+
+    /// Lets kernels of this card read and write the memory of `other`.
+    ///
+    /// # Errors
+    /// [`CudaError::NoPeer`] where nothing leads there; what the driver says.
+    pub(crate) fn reach(&self, other: &Self) -> Result<(), CudaError> {
+        self.current()?;
+        let mut can = 0;
+        // SAFETY: both devices are ones that the driver gave, and it writes one integer.
+        let asked = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, self.device, other.device) };
+        asked.result().map_err(|e| self.failed("asking whether it reaches another card", e))?;
+        if can == 0 {
+            return Err(CudaError::NoPeer { card: self.info.card, other: other.info.card });
+        }
+        // SAFETY: the other context is retained as long as `other` is, and without it this one reaches nothing.
+        match unsafe { sys::cuCtxEnablePeerAccess(other.context, 0) } {
+            // A context is the process's: it stays enabled for the next model.
+            sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            code => code.result().map_err(|e| self.failed("reaching another card's memory", e)),
+        }
     }
 
     pub(super) fn failed(&self, what: &'static str, error: DriverError) -> CudaError {

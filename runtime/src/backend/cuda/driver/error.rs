@@ -79,6 +79,17 @@ pub enum CudaError {
         /// How many the host has free now.
         free: u64,
     },
+    /// Cards that do not reach each other's memory.
+    #[error(
+        "cuda:{card} does not reach the memory of cuda:{other}; give cards that NVLink or one PCIe switch connects \
+         (nvidia-smi topo -p2p r lists them), or one card"
+    )]
+    NoPeer {
+        /// The card that would read and write.
+        card: usize,
+        /// The card whose memory it is.
+        other: usize,
+    },
     /// Anything else that the driver refused.
     #[error("cuda:{card}: {what}: {name} ({code})")]
     Call {

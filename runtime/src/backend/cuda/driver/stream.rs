@@ -48,6 +48,19 @@ impl Stream {
         unsafe { result::stream::synchronize(self.stream) }.map_err(|e| self.context.failed("computing", e))
     }
 
+    /// Whether all that it was given is done.
+    ///
+    /// # Errors
+    /// What went wrong meanwhile.
+    pub(crate) fn is_idle(&self) -> Result<bool, CudaError> {
+        self.context.current()?;
+        // SAFETY: the stream lives as long as `self`.
+        match unsafe { sys::cuStreamQuery(self.stream) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            code => code.result().map(|()| true).map_err(|e| self.context.failed("computing", e)),
+        }
+    }
+
     /// What it is given from now on begins after `event`.
     ///
     /// # Errors

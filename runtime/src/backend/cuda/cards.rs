@@ -1,0 +1,270 @@
+//! Runs programs on several cards: the list of each on its own stream, all at once.
+
+use super::batch::Span;
+use super::driver::{CudaError, Graph};
+use super::exchange::Exchange;
+use super::limits::no_drafts;
+use super::loaded::Loaded;
+use super::peers::{Peers, rank};
+use super::sequence::CudaSequence;
+use super::shares::CardsSequence;
+use super::workspace::{CudaWorkspace, GRAPHS, HEAD_ROWS, Shape, most_tokens};
+use crate::backend::{Part, RunOptions, Sequence, Settings, Wanted, Workspace};
+use crate::model::program::{self, CardPrograms, Split};
+use crate::{Result, RuntimeError};
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Working memory of runs on several cards.
+pub(super) struct CudaCards {
+    /// First to go: their streams are waited for then.
+    cards: Vec<CudaWorkspace>,
+    /// Runs of one token of each sequence, as they were recorded on each card that has something to do.
+    graphs: BTreeMap<Vec<Shape>, Vec<Option<Graph>>>,
+    programs: Arc<CardPrograms>,
+    exchange: Arc<dyn Exchange>,
+}
+
+/// What sequences keep, by card.
+type Shares<'s> = Vec<Vec<&'s mut CudaSequence>>;
+
+impl CudaCards {
+    pub(super) fn new(
+        loaded: &[Arc<Loaded>],
+        programs: &Arc<CardPrograms>,
+        settings: &Settings,
+        run: &RunOptions,
+    ) -> Result<Self> {
+        let exchange: Arc<dyn Exchange> = Arc::new(Peers::new(loaded, programs, most_tokens(settings), run)?);
+        let card = |loaded: &Arc<Loaded>| {
+            let mut card = CudaWorkspace::new(loaded, settings)?;
+            card.runner.exchange = Some(Arc::clone(&exchange));
+            Ok(card)
+        };
+        let cards = loaded.iter().map(card).collect::<Result<_, CudaError>>()?;
+        Ok(Self { cards, graphs: BTreeMap::new(), programs: Arc::clone(programs), exchange })
+    }
+
+    /// Runs all lists of `split` for `n` rows, and waits for them.
+    fn walk(&mut self, split: &Split, shares: &Shares<'_>, n: usize) -> Result<()> {
+        let exchange = Arc::clone(&self.exchange);
+        let jobs = self.cards.iter_mut().zip(&split.lists).zip(shares);
+        let mut jobs = jobs.filter(|((_, list), _)| !list.is_empty());
+        let run = |((card, list), share): ((&mut CudaWorkspace, &Vec<_>), &Vec<_>)| {
+            // A card may wait for one that has not begun, so that each has a thread which gives it its work.
+            let done = card.walk(list, share, n).and_then(|()| Ok(card.runner.stream.synchronize()?));
+            if done.is_err() {
+                exchange.abort();
+            }
+            done
+        };
+        let Some(first) = jobs.next() else { return Ok(()) };
+        let results: Vec<Result<()>> = std::thread::scope(|scope| {
+            let others: Vec<_> = jobs.map(|job| scope.spawn(|| run(job))).collect();
+            let own = run(first);
+            let joined = others.into_iter().map(|other| match other.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            std::iter::once(own).chain(joined).collect()
+        });
+        self.judge(results)
+    }
+
+    /// The error that says most, where there is one.
+    fn judge(&self, results: Vec<Result<()>>) -> Result<()> {
+        let failed: Vec<RuntimeError> = results.into_iter().filter_map(Result::err).collect();
+        // What a card reports after another was lost is that it was told so.
+        if failed.is_empty() {
+            return self.exchange.check();
+        }
+        failed.into_iter().min_by_key(rank).map_or(Ok(()), Err)
+    }
+
+    /// What a run of one token of each sequence may be recorded as; `None` where launches depend on more.
+    fn shape(&self, spans: &[Span], wanted: &[Wanted]) -> Option<Vec<Shape>> {
+        self.cards.iter().map(|card| card.shape(spans, wanted)).collect()
+    }
+
+    /// Body and head for one token of each of `n` sequences, as each card does them.
+    fn record(&mut self, shares: &Shares<'_>, n: usize) -> Result<Vec<Option<Graph>>> {
+        let programs = Arc::clone(&self.programs);
+        let (body, head) = (&programs.body, &programs.head);
+        let graph = |(i, (card, share)): (usize, (&mut CudaWorkspace, &Vec<_>))| {
+            if body.lists[i].is_empty() && head.lists[i].is_empty() && i != head.start {
+                return Ok(None);
+            }
+            let stream = Arc::clone(&card.runner.stream);
+            let recorded = Graph::record(&stream, || {
+                card.walk(&body.lists[i], share, n)?;
+                if i == head.start {
+                    card.choose(0..n)?;
+                }
+                card.walk(&head.lists[i], &[], n)
+            });
+            recorded.map(Some)
+        };
+        self.cards.iter_mut().zip(shares).enumerate().map(graph).collect()
+    }
+
+    /// A run of one token of each sequence, recorded the first time.
+    fn replay(&mut self, shape: Vec<Shape>, shares: &Shares<'_>, n: usize) -> Result<()> {
+        let mut graphs = match self.graphs.remove(&shape) {
+            Some(graphs) => graphs,
+            None => {
+                if self.graphs.len() >= GRAPHS {
+                    self.graphs.clear();
+                }
+                self.record(shares, n)?
+            }
+        };
+        let launched = self.launch(&mut graphs);
+        self.graphs.insert(shape, graphs);
+        if launched.is_err() {
+            self.exchange.abort();
+        }
+        launched?;
+        self.wait()
+    }
+
+    #[allow(unsafe_code, reason = "a launch")]
+    fn launch(&self, graphs: &mut [Option<Graph>]) -> Result<()> {
+        let both = graphs.iter_mut().zip(&self.cards);
+        for (graph, card) in both.filter_map(|(graph, card)| graph.as_mut().map(|graph| (graph, card))) {
+            // SAFETY: as for each of the launches: addresses of tables are part of the shape, all else stays where it
+            // is as long as this workspace.
+            unsafe { graph.launch(&card.runner.stream) }?;
+        }
+        Ok(())
+    }
+
+    /// Waits for all cards at once: one that is lost must not be waited for by the others.
+    fn wait(&self) -> Result<()> {
+        let mut open: Vec<&CudaWorkspace> = self.cards.iter().collect();
+        let mut results = Vec::new();
+        while !open.is_empty() {
+            open.retain(|card| match card.runner.stream.is_idle() {
+                Ok(idle) => !idle,
+                Err(error) => {
+                    self.exchange.abort();
+                    results.push(Err(error.into()));
+                    false
+                }
+            });
+            std::hint::spin_loop();
+        }
+        self.judge(results)
+    }
+
+    /// Brings the tables of a run to all cards, and rows of n-gram tables to the one that takes them.
+    fn prepare(&mut self, tokens: &[u32], spans: &[Span], shares: &Shares<'_>) -> Result<()> {
+        let programs = Arc::clone(&self.programs);
+        for (i, (card, share)) in self.cards.iter_mut().zip(shares).enumerate() {
+            if tokens.len() > card.most {
+                let what = format!("{} tokens in a run that has room for {}", tokens.len(), card.most);
+                return Err(RuntimeError::Setting(what));
+            }
+            card.batch.set(&card.loaded, tokens, spans.to_vec(), share, &card.runner.stream)?;
+            card.gather(&programs.body.lists[i], share)?;
+        }
+        Ok(())
+    }
+
+    fn compute(&mut self, parts: &mut [Part<'_>], sink: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
+        let programs = Arc::clone(&self.programs);
+        let (mut spans, mut tokens, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+        let mut shares: Shares<'_> = self.cards.iter().map(|_| Vec::with_capacity(parts.len())).collect();
+        for part in parts {
+            if part.drafting {
+                return Err(no_drafts());
+            }
+            let sequence = own(part.sequence)?;
+            spans.push(Span { row: tokens.len(), tokens: part.tokens.len(), start: sequence.position() });
+            tokens.extend_from_slice(part.tokens);
+            sequence.extend(part.tokens);
+            wanted.push(part.wanted);
+            shares.iter_mut().zip(&mut sequence.shares).for_each(|(all, one)| all.push(one));
+        }
+        self.prepare(&tokens, &spans, &shares)?;
+        let (head, n) = (&programs.head, spans.len());
+        if let Some(shape) = self.shape(&spans, &wanted) {
+            self.replay(shape, &shares, n)?;
+            let end = &mut self.cards[head.end];
+            end.bring(n)?;
+            let vocab = end.loaded.program.vocab;
+            end.logits.chunks_exact(vocab).enumerate().for_each(|(i, row)| sink(i, row));
+            return Ok(());
+        }
+        self.walk(&programs.body, &shares, tokens.len())?;
+        let none: Shares<'_> = self.cards.iter().map(|_| Vec::new()).collect();
+        for (i, (span, wanted)) in spans.iter().zip(wanted).enumerate() {
+            let end = span.row + span.tokens;
+            let rows = match wanted {
+                Wanted::None => end..end,
+                Wanted::Last => end - usize::from(span.tokens > 0)..end,
+                Wanted::All => span.row..end,
+            };
+            for first in rows.clone().step_by(HEAD_ROWS) {
+                let some = first..rows.end.min(first + HEAD_ROWS);
+                self.cards[head.start].choose(some.clone())?;
+                self.walk(head, &none, some.len())?;
+                let end = &mut self.cards[head.end];
+                end.bring(some.len())?;
+                sink(i, &end.logits);
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings all cards to rest after an error, and lets them begin anew.
+    fn rest(&mut self) {
+        self.exchange.abort();
+        for card in &self.cards {
+            let _ = card.runner.stream.synchronize();
+        }
+        // Where a card is lost the next run says so.
+        let _ = self.exchange.reset();
+    }
+}
+
+/// A sequence of these cards.
+fn own(sequence: &mut dyn Sequence) -> Result<&mut CardsSequence> {
+    let any: &mut dyn Any = sequence;
+    any.downcast_mut().ok_or_else(|| RuntimeError::Setting("a sequence of another device".into()))
+}
+
+impl Workspace for CudaCards {
+    fn run(&mut self, parts: &mut [Part<'_>], sink: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
+        let result = self.compute(parts, sink);
+        if result.is_err() {
+            self.rest();
+            // Some of what a sequence keeps has these tokens, some has not.
+            for part in parts {
+                part.sequence.rewind(0);
+            }
+        }
+        result
+    }
+
+    fn measure(&mut self) {
+        self.cards.iter_mut().for_each(|card| card.profile = Some(BTreeMap::new()));
+    }
+
+    fn measured(&self) -> Vec<(program::Part, Duration)> {
+        let mut sums: BTreeMap<program::Part, Duration> = BTreeMap::new();
+        for (part, time) in self.cards.iter().flat_map(|card| card.profile.iter().flatten()) {
+            *sums.entry(*part).or_default() += *time;
+        }
+        sums.into_iter().collect()
+    }
+
+    fn draft(&mut self, _: &mut dyn Sequence, _: u32, _: usize, _: &mut [f32]) -> Result<()> {
+        Err(no_drafts())
+    }
+
+    fn accept(&mut self, _: &mut dyn Sequence, _: &[u32], _: usize) -> Result<()> {
+        Err(no_drafts())
+    }
+}
