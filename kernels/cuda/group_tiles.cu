@@ -3,8 +3,8 @@
 
 namespace group_tiles {
 
-constexpr uint GROUP = 256;
-constexpr uint WARPS = GROUP / 32;
+constexpr uint THREADS = 256;
+constexpr uint WARPS = THREADS / 32;
 // Experts of a thread.
 constexpr uint EACH = 4;
 
@@ -50,19 +50,19 @@ DEVICE uint sum_up_to(uint value, uint *room, uint &all) {
 
 // As gantry_experts_group, with tiles of up to `most` pairs: `bound` is at least min(n * used, n * used / most + experts).
 // Grid: 1.
-KERNEL(group_tiles::GROUP)
+KERNEL(group_tiles::THREADS)
 gantry_experts_group_tiles(const uint *RESTRICT ids, const uint *RESTRICT positions, const ulong *RESTRICT at,
                            const uint *RESTRICT turns, uint *RESTRICT ranks, uint *RESTRICT pairs,
                            uint *RESTRICT tiles, uint n, uint used, uint experts, uint bound, uint most) {
     using namespace group_tiles;
-    SHARED(uint, counts, GROUP *EACH);
+    SHARED(uint, counts, THREADS *EACH);
     SHARED(uint, room, WARPS);
     const tables t = {ids, positions, at, turns, used, experts, n * used};
     const uint warp = LID / 32, lane = LID % 32;
-    for (uint e = LID; e < GROUP * EACH; e += GROUP) counts[e] = 0;
+    for (uint e = LID; e < THREADS * EACH; e += THREADS) counts[e] = 0;
     BARRIER();
     // The rank of each pair among those of its expert: a warp at a time, for they are in order.
-    for (uint start = 0; start < t.all; start += GROUP) {
+    for (uint start = 0; start < t.all; start += THREADS) {
         const uint id = expert_of(t, start + LID);
         const uint same = __match_any_sync(~0u, id);
         for (uint w = 0; w < WARPS; w++) {
@@ -95,10 +95,10 @@ gantry_experts_group_tiles(const uint *RESTRICT ids, const uint *RESTRICT positi
         }
         pair += count;
     }
-    for (uint i = all_tiles + LID; i < bound; i += GROUP) tiles[3 * i + 2] = 0;
+    for (uint i = all_tiles + LID; i < bound; i += THREADS) tiles[3 * i + 2] = 0;
     BARRIER();
     // A thread reads the ranks that it wrote.
-    for (uint i = LID; i < t.all; i += GROUP) {
+    for (uint i = LID; i < t.all; i += THREADS) {
         const uint id = expert_of(t, i);
         if (id != NONE) pairs[counts[id] + ranks[i]] = i;
     }

@@ -4,7 +4,7 @@
 // result rows g and g + 8 by tokens 2 t and 2 t + 1. Which columns it has does not matter as long as A and B agree: here
 // columns 8 t .. 8 t + 8 of the 32, as `i8.frag.nv_a32` has them (`nv_a64`: 16 t .. 16 t + 16 of 64, in two steps).
 //
-// One scale per 32: the columns of a row are cut into at most 8 chunks of as many blocks, a multiple of 4, which depends on
+// One scale per 32: the columns of a row are cut into at most 16 chunks of as many blocks, a multiple of 4, which depends on
 // nothing but their number (chunk_blocks). In a chunk, blocks ascending from 0: acc = fma(f32(sum * d_w), d_x, acc), one rounding
 // each; then the chunks are added, ascending. So every kernel that keeps to this gives the same bits, for any number of tokens.
 #ifndef GANTRY_MMA_CUH
@@ -12,10 +12,14 @@
 
 #include "../device/portable.h"
 
+#include <type_traits>
+
+#define DEVICE_MEMBER __device__ __forceinline__
+
 namespace mma {
 
 // Chunks of a row at most.
-constexpr uint CHUNKS = 8;
+constexpr uint CHUNKS = 16;
 
 // Blocks of a chunk of a row of `blocks`; its last may be shorter.
 DEVICE uint chunk_blocks(uint blocks) { return (blocks + 4 * CHUNKS - 1) / (4 * CHUNKS) * 4; }
@@ -81,6 +85,13 @@ DEVICE uint4 weights_16(const uchar *at, ulong policy) {
     uint4 v;
     asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "l"(at), "l"(policy));
+    return v;
+}
+DEVICE uint2 weights_8(const uchar *at, ulong policy) {
+    uint2 v;
+    asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
+        : "=r"(v.x), "=r"(v.y)
         : "l"(at), "l"(policy));
     return v;
 }

@@ -10,8 +10,6 @@
 #include "../device/blocks.h"
 #include "mma.cuh"
 
-#include <type_traits>
-
 namespace tile {
 
 using namespace mma;
@@ -20,8 +18,6 @@ constexpr uint GROUP = 256;
 constexpr uint STAGES = 3;
 // Columns of a stage.
 constexpr uint COLUMNS = 64;
-
-#define MEMBER __device__ __forceinline__
 
 // What a group multiplies.
 struct source {
@@ -79,10 +75,10 @@ struct product {
     // Of weights with a scale per 32, a thread brings one scale, and of E8 its block.
     ushort d;
 
-    MEMBER static uint half_of(uint row, uint half) { return row * COLUMNS + ((half ^ (row >> 1 & 1)) << 5); }
+    DEVICE_MEMBER static uint half_of(uint row, uint half) { return row * COLUMNS + ((half ^ (row >> 1 & 1)) << 5); }
 
     // Loads this thread's scale, of block 2 * stage or the next.
-    MEMBER void load(const source &s, uint stage) {
+    DEVICE_MEMBER void load(const source &s, uint stage) {
         if constexpr (CHANNEL) return;
         const uint blocks = s.cols / 32, b = 2 * stage + LID % 2;
         d = 0;
@@ -92,7 +88,7 @@ struct product {
     }
 
     // Puts what was loaded where it is multiplied: E8 is decoded where it was copied to.
-    MEMBER void put(room &r, uint slot) {
+    DEVICE_MEMBER void put(room &r, uint slot) {
         float scale = 0.0f;
         if constexpr (E8) {
             uint q[8];
@@ -109,7 +105,7 @@ struct product {
 
     // Begins to copy a stage.
     template <typename RowOf>
-    MEMBER void copy(const source &s, room &r, uint stage, uint slot, uint tokens, RowOf row_of) {
+    DEVICE_MEMBER void copy(const source &s, room &r, uint stage, uint slot, uint tokens, RowOf row_of) {
         const uint blocks = s.cols / 32, column = stage * COLUMNS + LID % 4 * 16;
         const uint bytes = column < s.cols ? 16 : 0;
         UNROLL
@@ -153,7 +149,7 @@ struct product {
     }
 
     // The part that this lane has of block `b` of the 16 rows from `first` on.
-    MEMBER static uint4 rows_of(const room &r, uint slot, uint first, uint b) {
+    DEVICE_MEMBER static uint4 rows_of(const room &r, uint slot, uint first, uint b) {
         const uint lane = LID % 32, g = lane / 4, t = lane % 4;
         if constexpr (ORDERED) {
             return *(const uint4 *)(r.a[slot] + first * COLUMNS + b * 512 + lane * 16);
@@ -166,7 +162,7 @@ struct product {
 
     // Multiplies a stage by the first N instructions' tokens.
     template <int N>
-    MEMBER void multiply_stage(const room &r, uint slot, uint row, uint token) {
+    DEVICE_MEMBER void multiply_stage(const room &r, uint slot, uint row, uint token) {
         const uint lane = LID % 32, g = lane / 4, t = lane % 4;
         uint4 pair[PAIRS ? N : 1];
         if constexpr (PAIRS) {
@@ -210,7 +206,7 @@ struct product {
         }
     }
 
-    MEMBER void end_chunk() {
+    DEVICE_MEMBER void end_chunk() {
         if constexpr (!CHANNEL) {
             UNROLL
             for (int i = 0; i < MI; i++) {
@@ -229,7 +225,7 @@ struct product {
     // Multiplies all columns by `tokens` tokens, of which token i has activations row_of(i), also past the last. EACH: with
     // fewer instructions where there are few tokens.
     template <bool EACH, typename RowOf>
-    MEMBER void run(const source &s, room &r, uint tokens, RowOf row_of) {
+    DEVICE_MEMBER void run(const source &s, room &r, uint tokens, RowOf row_of) {
         const uint warp = LID / 32, row = warp % WM * MI * 16, token = warp / WM * NJ * 8;
         const uint blocks = s.cols / 32, stages = (s.cols + COLUMNS - 1) / COLUMNS, chunk = chunk_blocks(blocks) / 2;
         UNROLL
@@ -280,7 +276,7 @@ struct product {
 
     // Gives each output that there is to `store(row, token, value)`.
     template <typename RowOf, typename Store>
-    MEMBER void each(const source &s, uint tokens, RowOf row_of, Store store) const {
+    DEVICE_MEMBER void each(const source &s, uint tokens, RowOf row_of, Store store) const {
         const uint warp = LID / 32, lane = LID % 32;
         const uint row = warp % WM * MI * 16 + lane / 4, token = warp / WM * NJ * 8 + lane % 4 * 2;
         UNROLL
