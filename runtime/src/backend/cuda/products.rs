@@ -10,10 +10,6 @@ use crate::model::program::{
 };
 use gantry_formats::layout::{Layout, Order};
 
-/// Rows of weights, and of activations, that a group takes.
-const ROWS: usize = 16;
-const TOKENS: usize = 8;
-
 /// What kernels of a layout take beside others: addresses before the activations, 64-bit numbers before the first row
 /// and after it, 32-bit numbers at the end.
 struct Form {
@@ -57,7 +53,7 @@ impl Runner {
         y: Columns,
         n: usize,
     ) -> Result<()> {
-        let [kernel, _] = registry::product(weight.layout).ok_or_else(|| no_kernel(weight))?;
+        let product = registry::gemm(weight.layout, weight.cols, n).ok_or_else(|| no_kernel(weight))?;
         let form = form(weight)?;
         let mut addresses = vec![loaded.matrix(weight)];
         addresses.extend(form.codebook.then(|| loaded.codebook()));
@@ -69,8 +65,8 @@ impl Runner {
         long.extend([loaded.program.values(y.buffer), y.start]);
         let mut int = vec![n, weight.rows.len(), weight.cols];
         int.extend(form.order);
-        let grid = [groups(weight.rows.len(), ROWS), groups(n, TOKENS), 1];
-        self.launch(loaded, kernel, grid, &Args::at(&addresses).long(&long).int(&int))
+        let grid = [groups(weight.rows.len(), product.rows), groups(n, product.tokens), 1];
+        self.launch(loaded, product.kernel, grid, &Args::at(&addresses).long(&long).int(&int))
     }
 
     pub(super) fn route(&self, around: &Around<'_, '_>, step: &Step, n: usize) -> Result<()> {
@@ -117,20 +113,35 @@ impl Runner {
         let Some(first) = products.first() else { return Ok(()) };
         let held = loaded.experts(&first.weights, only)?;
         let (mut tiles, mut pairs, mut count) = (0, 0, all);
+        let none = || wrong("program", "a layer without experts".into());
+        // Products that share tiles share a kind of kernels: where one has no larger tiles, none has.
+        let kernels = |n: usize| -> Result<Vec<registry::Product>> {
+            let kernel = |p: &ExpertProduct| {
+                let first = p.weights.copy(0, 0).ok_or_else(none)?;
+                registry::experts(first.layout, first.cols, n).ok_or_else(|| no_kernel(first))
+            };
+            products.iter().map(kernel).collect()
+        };
+        let mut chosen = kernels(n)?;
+        if chosen.iter().any(|k| k.tokens != chosen[0].tokens) {
+            chosen = kernels(1)?;
+        }
         if n > 1 || held.turns != 0 {
-            count = all.min(all / TOKENS + experts);
+            let most = chosen[0].tokens;
+            count = all.min(all / most + experts);
             let list = (all as u64 * 4).next_multiple_of(256);
             let ranks = self.partial.address();
             pairs = ranks + list;
             tiles = pairs + list;
             let args = Args::at(&[ids, around.batch.positions(), held.at, held.turns, ranks, pairs, tiles]);
             let args = args.int(&[n, used, experts, count]);
-            self.launch(loaded, "gantry_experts_group", [1, 1, 1], &args)?;
+            match most {
+                8 => self.launch(loaded, "gantry_experts_group", [1, 1, 1], &args)?,
+                _ => self.launch(loaded, "gantry_experts_group_tiles", [1, 1, 1], &args.int(&[most]))?,
+            }
         }
-        for product in products {
-            let none = || wrong("program", "a layer without experts".into());
+        for (product, chosen) in products.iter().zip(&chosen) {
             let first = product.weights.copy(0, 0).ok_or_else(none)?;
-            let [_, kernel] = registry::product(first.layout).ok_or_else(|| no_kernel(first))?;
             let form = form(first)?;
             let held = loaded.experts(&product.weights, only)?;
             let mut addresses = vec![0, held.at];
@@ -145,8 +156,8 @@ impl Runner {
             let per_pair = buffer(product.x).rows > 1;
             let mut int = vec![all, used, experts, first.rows.len(), first.cols, per_pair.into()];
             int.extend(form.order);
-            let grid = [groups(first.rows.len(), ROWS), count, 1];
-            self.launch(loaded, kernel, grid, &Args::at(&addresses).long(&long).int(&int))?;
+            let grid = [groups(first.rows.len(), chosen.rows), count, 1];
+            self.launch(loaded, chosen.kernel, grid, &Args::at(&addresses).long(&long).int(&int))?;
         }
         Ok(())
     }

@@ -2,7 +2,20 @@
 
 use crate::model::program::StepKind;
 use gantry_formats::block::GgmlType;
-use gantry_formats::layout::{Layout, Scales};
+use gantry_formats::layout::{Layout, Order, Scales};
+
+/// A kernel that multiplies, and how many rows of weights and tokens (of experts: pairs) a group of it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Product {
+    pub(super) kernel: &'static str,
+    pub(super) rows: usize,
+    pub(super) tokens: usize,
+}
+
+/// Most tokens for which weights go straight into registers; for more of them they are shared by a tile of tokens.
+const FEW: usize = 128;
+/// Most tokens of which experts are multiplied without matrix instructions: there are few of each expert then.
+const UNGROUPED: usize = 32;
 
 /// Whether there is a kernel for a step that reads such weights.
 pub(super) fn takes(step: StepKind, layout: Layout) -> bool {
@@ -48,6 +61,70 @@ pub(super) fn product(layout: Layout) -> Option<[&'static str; 2]> {
         Layout::E8Planar { .. } => ["gantry_gemm_e8_planar", "gantry_experts_e8_planar"],
         Layout::E8Block98 { .. } => ["gantry_gemm_e8_block98", "gantry_experts_e8_block98"],
         _ => return None,
+    })
+}
+
+/// The layouts that there are matrix instructions for, by what their kernels are called.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tiled {
+    Q8,
+    Block32,
+    ChannelA32,
+    ChannelA64,
+    E8,
+}
+
+/// What takes a matrix of `cols` columns to matrix instructions; other orders, and columns that do not fill an instruction,
+/// have none.
+fn tiled(layout: Layout, cols: usize) -> Option<Tiled> {
+    match layout {
+        Layout::Q8_0Split { .. } => Some(Tiled::Q8),
+        Layout::E8Planar { .. } => Some(Tiled::E8),
+        Layout::I8 { order: Order::NvA32, scales: Scales::Block32, .. } => Some(Tiled::Block32),
+        Layout::I8 { order: Order::NvA32, scales: Scales::Channel, .. } if cols.is_multiple_of(32) => {
+            Some(Tiled::ChannelA32)
+        }
+        Layout::I8 { order: Order::NvA64, scales: Scales::Channel, .. } if cols.is_multiple_of(64) => {
+            Some(Tiled::ChannelA64)
+        }
+        _ => None,
+    }
+}
+
+/// The kernel that multiplies `n` tokens by a matrix. Where rows have one scale, and of int8 with a scale per 32, all of them give
+/// the same bits; with `q8_0.split` and E8 those of more than `FEW` tokens add in another order than those of fewer.
+pub(super) fn gemm(layout: Layout, cols: usize, n: usize) -> Option<Product> {
+    let [portable, _] = product(layout)?;
+    let (kernel, rows, tokens) = match tiled(layout, cols) {
+        Some(Tiled::Block32) if n <= 8 => ("gantry_decode_i8_block32_8", 16, 8),
+        Some(Tiled::Block32) if n <= 16 => ("gantry_decode_i8_block32_16", 16, 16),
+        Some(Tiled::Block32) if n <= FEW => ("gantry_decode_i8_block32_32", 32, 32),
+        Some(Tiled::Block32) => ("gantry_tiles_i8_block32", 128, 64),
+        Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= 8 => ("gantry_decode_i8_channel_8", 16, 8),
+        Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= 16 => ("gantry_decode_i8_channel_16", 32, 16),
+        Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= FEW => ("gantry_decode_i8_channel_32", 32, 32),
+        Some(Tiled::ChannelA32) => ("gantry_tiles_i8_channel_a32", 128, 128),
+        Some(Tiled::ChannelA64) => ("gantry_tiles_i8_channel_a64", 128, 128),
+        Some(Tiled::Q8) if n > FEW => ("gantry_tiles_q8_0_split", 128, 64),
+        Some(Tiled::E8) if n > FEW => ("gantry_tiles_e8_planar", 128, 64),
+        _ => (portable, 16, 8),
+    };
+    Some(Product { kernel, rows, tokens })
+}
+
+/// The kernel that multiplies `n` tokens by matrices of experts; `tokens` are the pairs of a tile.
+pub(super) fn experts(layout: Layout, cols: usize, n: usize) -> Option<Product> {
+    let [_, portable] = product(layout)?;
+    let kernel = tiled(layout, cols).filter(|_| n > UNGROUPED).map(|tiled| match tiled {
+        Tiled::Q8 => "gantry_tiles_experts_q8_0_split",
+        Tiled::Block32 => "gantry_tiles_experts_i8_block32",
+        Tiled::ChannelA32 => "gantry_tiles_experts_i8_channel_a32",
+        Tiled::ChannelA64 => "gantry_tiles_experts_i8_channel_a64",
+        Tiled::E8 => "gantry_tiles_experts_e8_planar",
+    });
+    Some(match kernel {
+        Some(kernel) => Product { kernel, rows: 128, tokens: 64 },
+        None => Product { kernel: portable, rows: 16, tokens: 8 },
     })
 }
 
