@@ -12,6 +12,7 @@ mod host;
 use crate::exchange::{Delays, Patience};
 use crate::load::{Lift, Places, Verify, Weights};
 use crate::model::program::{self, ExpertCheck, Kept, Program, StepKind};
+use crate::sample::{Deciding, Following};
 use crate::{Result, RuntimeError};
 use gantry_formats::layout::Layout;
 use std::any::Any;
@@ -176,15 +177,38 @@ pub struct Part<'a> {
     pub drafting: bool,
 }
 
+/// How long a kernel took, all launches together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelTime {
+    /// Its name.
+    pub kernel: &'static str,
+    /// Launches.
+    pub calls: u64,
+    /// Their time on the device, without what lies between them.
+    pub time: Duration,
+}
+
 /// Working memory that runs programs.
 pub trait Workspace: Send {
     /// Takes the tokens of every part to its sequence, all in one batch. `sink` gets the number of a part and rows
     /// of its logits, in order, several at a time.
     fn run(&mut self, parts: &mut [Part<'_>], sink: &mut dyn FnMut(usize, &[f32])) -> Result<()>;
+    /// [`run`](Self::run) for a part whose last token's logits are wanted, to know what follows it. A device that can
+    /// chooses those that decide by itself and brings no others; the rest bring all.
+    fn run_deciding(&mut self, part: Part<'_>, _deciding: Deciding, following: &mut Following) -> Result<()> {
+        following.clear();
+        self.run(&mut [part], &mut |_, rows| following.logits.extend_from_slice(rows))
+    }
     /// Measures from now on how long each part of the model takes.
     fn measure(&mut self);
     /// What was measured.
     fn measured(&self) -> Vec<(program::Part, Duration)>;
+    /// Measures from now on how long each kernel takes, on devices where that can be seen; parts are not measured then.
+    fn measure_kernels(&mut self) {}
+    /// What was measured of kernels, the longest first; nothing on devices whose steps are no launches.
+    fn measured_kernels(&self) -> Vec<KernelTime> {
+        Vec::new()
+    }
     /// Logits of what may follow `token`, which follows the sequence: by the block that drafts, from the trunk's
     /// streams of the last token for the first of a draft (`step` 0), else from its own of the step before.
     fn draft(

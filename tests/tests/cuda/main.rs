@@ -8,6 +8,8 @@ mod card;
 mod damage;
 mod devices;
 mod faults;
+mod kernels;
 mod loading;
 mod models;
 mod refusals;
+mod sampling;

@@ -69,6 +69,12 @@ impl Args {
         self
     }
 
+    /// One of any kind.
+    pub(super) fn with(mut self, arg: Arg) -> Self {
+        self.0.push(arg);
+        self
+    }
+
     /// Floats.
     pub(super) fn float(mut self, number: f32) -> Self {
         self.0.push(Arg::F32(number));

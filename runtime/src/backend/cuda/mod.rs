@@ -6,22 +6,26 @@
 mod bare;
 mod batch;
 mod buffers;
+mod choose;
 mod driver;
 mod kernels;
 mod lift;
 mod limits;
 mod loaded;
 mod look_back;
+mod measure;
 mod products;
 mod registry;
 mod sequence;
 mod steps;
 mod streams;
 mod tables;
+mod watch;
 mod workspace;
 
 pub use bare::{hash_rate, pinned_copy, read_and_copy};
 pub use driver::{CardInfo, CudaError, DeviceMemory, cards};
+pub use measure::{KernelBench, KernelCase, KernelOptions, Roof, Timing};
 
 use super::counters::Counters;
 use super::{Backend, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace};

@@ -8,6 +8,7 @@ use super::kernels::{Args, groups};
 use super::loaded::{Loaded, wrong};
 use super::registry;
 use super::sequence::CudaSequence;
+use super::watch::Watch;
 use crate::Result;
 use crate::model::program::{BufferId, Format, Gate, Matrix, Pieces, Step};
 use gantry_formats::arch::RopeType;
@@ -21,6 +22,8 @@ pub(super) struct Runner {
     pub(super) buffers: Buffers,
     /// Partial results on their way: of attention, of delta nets, lists of experts.
     pub(super) partial: DeviceMemory,
+    /// Who looks at launches.
+    pub(super) watch: Watch,
 }
 
 /// What a step sees.
@@ -42,11 +45,13 @@ impl Runner {
         grid: [usize; 3],
         args: &Args,
     ) -> Result<()> {
-        // SAFETY: kernels and their arguments are listed side by side in `kernels/device`. Matrices lie within the arena
-        // (checked when the program was prepared), tables are as long as the batch or the model they describe, and
-        // buffers hold the largest batch, which runs do not exceed; all of it outlives the stream's work, for it is
-        // freed only after the context is idle.
-        unsafe { loaded.kernels.launch(&self.stream, name, grid, args) }?;
+        self.watch.around((&loaded.kernels, &self.stream), name, || {
+            // SAFETY: kernels and their arguments are listed side by side in `kernels/device`. Matrices lie within the
+            // arena (checked when the program was prepared), tables are as long as the batch or the model they describe,
+            // and buffers hold the largest batch, which runs do not exceed; all of it outlives the stream's work, for it
+            // is freed only after the context is idle.
+            unsafe { loaded.kernels.launch(&self.stream, name, grid, args) }
+        })?;
         Ok(())
     }
 

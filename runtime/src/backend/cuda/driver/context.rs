@@ -4,6 +4,7 @@
 use super::CudaError;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use cudarc::driver::{DriverError, result};
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 /// The oldest driver that runs these kernels: they are compiled by CUDA 13.
@@ -199,7 +200,7 @@ impl Context {
         Ok((free as u64, all as u64))
     }
 
-    pub(super) fn failed(&self, what: &'static str, error: DriverError) -> CudaError {
+    pub(super) fn failed(&self, what: impl Into<Cow<'static, str>>, error: DriverError) -> CudaError {
         CudaError::call(self.info.card, what, error)
     }
 }

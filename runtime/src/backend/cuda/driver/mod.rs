@@ -4,6 +4,7 @@
 //! where one is missing, so that all that are used here are looked up first.
 
 mod context;
+mod cublaslt;
 mod error;
 mod graph;
 mod memory;
@@ -12,6 +13,7 @@ mod stream;
 
 pub(crate) use context::Context;
 pub use context::{CardInfo, cards};
+pub(crate) use cublaslt::CublasLt;
 pub use error::CudaError;
 pub(crate) use graph::Graph;
 pub use memory::DeviceMemory;

@@ -61,7 +61,7 @@ impl Module {
         // SAFETY: the function was just found.
         let group = unsafe { result::function::get_function_attribute(function, most) };
         let group = group.map_err(|e| self.context.failed("asking for a kernel's group", e))?;
-        Ok(Function { module: Arc::clone(self), function, group: group.max(1) as u32 })
+        Ok(Function { module: Arc::clone(self), function, group: group.max(1) as u32, name: name.into() })
     }
 }
 
@@ -79,6 +79,7 @@ pub(crate) struct Function {
     module: Arc<Module>,
     function: sys::CUfunction,
     group: u32,
+    name: Arc<str>,
 }
 
 // SAFETY: the driver lets any thread launch a kernel.
@@ -144,6 +145,6 @@ impl Function {
         let ([x, y, z], pointers) = (grid, &mut pointers[..args.len()]);
         // SAFETY: the function is the module's, which lives; the caller vouches for the arguments.
         unsafe { result::launch_kernel(self.function, (x, y, z), (group, 1, 1), 0, stream.raw(), pointers) }
-            .map_err(|e| context.failed("launching a kernel", e))
+            .map_err(|e| context.failed(format!("launching {}", self.name), e))
     }
 }
