@@ -106,6 +106,8 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
             show_kernels(&mut out, what, kernels)?;
         }
     }
+    drop(session);
+    opened::unload(model)?;
     Ok(Exit::Ok)
 }
 
@@ -223,20 +225,21 @@ fn kernels_json(kernels: &[KernelTime]) -> Value {
 }
 
 fn show_kernels(out: &mut impl Write, what: &str, kernels: &[KernelTime]) -> std::io::Result<()> {
+    let (looking, kernels): (Vec<&KernelTime>, Vec<&KernelTime>) =
+        kernels.iter().partition(|k| k.kernel == KernelTime::LOOKING);
+    let each = |k: &KernelTime| k.time.as_secs_f64() * 1e6 / k.calls.max(1) as f64;
     let all: Duration = kernels.iter().map(|k| k.time).sum();
     writeln!(out, "{what} by kernel, of {:.1} ms on the card", all.as_secs_f64() * 1e3)?;
-    writeln!(out, "  {:<30} {:>9} {:>11} {:>9} {:>8}", "", "calls", "ms", "us each", "")?;
-    for KernelTime { kernel, calls, time } in kernels {
-        let share = 100.0 * time.as_secs_f64() / all.as_secs_f64().max(1e-9);
-        let each = time.as_secs_f64() * 1e6 / (*calls).max(1) as f64;
-        let kernel = kernel.strip_prefix("gantry_").unwrap_or(kernel);
-        writeln!(
-            out,
-            "  {kernel:<30} {calls:>9} {:>11.2} {each:>9.2} {share:>6.1} %",
-            time.as_secs_f64() * 1e3
-        )?;
+    writeln!(out, "  {:<30} {:>9} {:>11} {:>9}", "", "calls", "ms", "us each")?;
+    for k in kernels {
+        let share = 100.0 * k.time.as_secs_f64() / all.as_secs_f64().max(1e-9);
+        let (name, time) = (k.kernel.strip_prefix("gantry_").unwrap_or(k.kernel), k.time.as_secs_f64() * 1e3);
+        writeln!(out, "  {name:<30} {:>9} {time:>11.2} {:>9.2} {share:>6.1} %", k.calls, each(k))?;
     }
-    Ok(())
+    match looking.first() {
+        Some(k) => writeln!(out, "  a kernel that does nothing takes {:.2} us in this table", each(k)),
+        None => Ok(()),
+    }
 }
 
 fn median(mut speeds: Vec<Speed>) -> Speed {

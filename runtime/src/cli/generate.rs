@@ -328,6 +328,8 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
     if written.end == End::Context {
         eprintln!("note: {}", opened::full_context(&model));
     }
+    drop(session);
+    opened::unload(model)?;
     match written.end {
         End::Signal(exit) => Ok(exit),
         End::Model | End::Length | End::Context => Ok(Exit::Ok),

@@ -12,4 +12,5 @@ mod kernels;
 mod loading;
 mod models;
 mod refusals;
+mod reload;
 mod sampling;

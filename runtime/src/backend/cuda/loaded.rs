@@ -13,7 +13,7 @@ use gantry_formats::block::iq3xxs_grid;
 use gantry_formats::rotation;
 use gantry_kernels::cpu::{Ngram, RopeTable};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
 /// A program with its weights on a card.
 pub(super) struct Loaded {
@@ -24,7 +24,9 @@ pub(super) struct Loaded {
     pub(super) program: Program,
     /// What stays in its file.
     pub(super) weights: Weights,
-    arena: DeviceMemory,
+    pub(super) arena: DeviceMemory,
+    /// Runs share it; who writes to the arena has it alone.
+    pub(super) used: RwLock<()>,
     tables: Placed,
     /// By [`VectorId`].
     vectors: Vec<TableId>,
@@ -95,6 +97,7 @@ impl Loaded {
             program,
             weights,
             arena,
+            used: RwLock::default(),
             tables,
             vectors,
             codebook,

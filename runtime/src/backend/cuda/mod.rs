@@ -16,6 +16,7 @@ mod look_back;
 mod measure;
 mod products;
 mod registry;
+mod replace;
 mod sequence;
 mod steps;
 mod streams;
@@ -28,8 +29,8 @@ pub use driver::{CardInfo, CudaError, DeviceMemory, cards};
 pub use measure::{KernelBench, KernelCase, KernelOptions, Roof, Timing};
 
 use super::counters::Counters;
-use super::{Backend, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace};
-use crate::load::{self, Lift, LoadOptions, LoadReport, Places, Verify, Weights};
+use super::{Backend, CardHeld, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace};
+use crate::load::{self, Hashed, Lift, LoadOptions, LoadReport, Places, Verify, Weights};
 use crate::model::program::{Kept, Program, StepKind};
 use crate::{Container, Result, RuntimeError};
 use driver::Context;
@@ -43,6 +44,8 @@ use workspace::CudaWorkspace;
 /// Some cards.
 pub(super) struct Cuda {
     cards: Vec<Arc<Context>>,
+    /// Bytes that were free on each when it was opened.
+    before: Vec<u64>,
     threads: usize,
 }
 
@@ -51,8 +54,9 @@ impl Cuda {
         if cards.len() != 1 {
             return Err(limits::one_card());
         }
-        let cards = cards.iter().map(|card| Context::open(*card)).collect::<Result<_, CudaError>>()?;
-        Ok(Self { cards, threads })
+        let cards = cards.iter().map(|card| Context::open(*card)).collect::<Result<Vec<_>, CudaError>>()?;
+        let before = cards.iter().map(|card| Ok(card.memory()?.0)).collect::<Result<_, CudaError>>()?;
+        Ok(Self { cards, before, threads })
     }
 }
 
@@ -103,6 +107,15 @@ impl Backend for Cuda {
         Ok(Some(free))
     }
 
+    fn held(&self) -> Result<Vec<CardHeld>> {
+        let each = self.cards.iter().zip(&self.before).map(|(card, before)| {
+            let held = card.held().into_iter().map(|(what, (count, bytes))| (what, count, bytes)).collect();
+            let name = format!("cuda:{}", card.info().card);
+            Ok(CardHeld { card: name, held, before: *before, free: card.memory()?.0 })
+        });
+        Ok(each.collect::<Result<_, CudaError>>()?)
+    }
+
     fn lift(&self, places: &Places) -> Result<Option<Box<dyn Lift>>> {
         if (places.cards.len(), self.cards.len()) != (1, 1) {
             return Err(limits::one_card());
@@ -150,6 +163,10 @@ impl Executable for Prepared {
 
     fn routed(&self) -> Option<Vec<Vec<u64>>> {
         self.loaded.routed.as_ref().map(Counters::counts)
+    }
+
+    fn replace(&self, _: usize, at: u64, bytes: &[u8], hashed: &[Hashed]) -> Result<Vec<[u8; 32]>> {
+        self.loaded.replace(at, bytes, hashed)
     }
 }
 

@@ -11,6 +11,9 @@ use std::time::Duration;
 /// kernel that is not there yet would count the time until it is.
 const AHEAD: Duration = Duration::from_micros(400);
 
+/// A kernel that does nothing when it waits for nothing: what looking at a launch costs.
+const NOTHING: &str = KernelTime::LOOKING;
+
 /// Launches that are looked at, from one wait for the card to the next.
 #[derive(Default)]
 pub(super) struct Watch(RefCell<Watched>);
@@ -30,6 +33,25 @@ struct Times {
     /// Pairs of events for the next.
     free: Vec<[Event; 2]>,
     sums: BTreeMap<&'static str, (u64, Duration)>,
+}
+
+impl Times {
+    fn give(
+        &mut self,
+        stream: &Stream,
+        name: &'static str,
+        launch: impl FnOnce() -> Result<(), CudaError>,
+    ) -> Result<(), CudaError> {
+        let events = match self.free.pop() {
+            Some(events) => events,
+            None => [stream.event(true)?, stream.event(true)?],
+        };
+        events[0].record(stream)?;
+        launch()?;
+        events[1].record(stream)?;
+        self.given.push((name, events));
+        Ok(())
+    }
 }
 
 impl Watch {
@@ -71,17 +93,10 @@ impl Watch {
             }
             Watched::Times(times) => {
                 if times.given.is_empty() {
-                    wait(kernels, stream)?;
+                    wait(kernels, stream, AHEAD)?;
+                    times.give(stream, NOTHING, || wait(kernels, stream, Duration::ZERO))?;
                 }
-                let events = match times.free.pop() {
-                    Some(events) => events,
-                    None => [stream.event(true)?, stream.event(true)?],
-                };
-                events[0].record(stream)?;
-                launch()?;
-                events[1].record(stream)?;
-                times.given.push((name, events));
-                Ok(())
+                times.give(stream, name, launch)
             }
         }
     }
@@ -116,8 +131,8 @@ impl Watch {
 
 /// Lets the card wait.
 #[allow(unsafe_code, reason = "a launch")]
-fn wait(kernels: &Kernels, stream: &Stream) -> Result<(), CudaError> {
-    let args = Args::default().with(Arg::U64(AHEAD.as_nanos() as u64));
+fn wait(kernels: &Kernels, stream: &Stream, time: Duration) -> Result<(), CudaError> {
+    let args = Args::default().with(Arg::U64(time.as_nanos() as u64));
     // SAFETY: the kernel takes a number and no address.
-    unsafe { kernels.launch(stream, "gantry_wait", [1, 1, 1], &args) }
+    unsafe { kernels.launch(stream, NOTHING, [1, 1, 1], &args) }
 }

@@ -20,7 +20,7 @@ use crate::{Result, RuntimeError};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Rows that the head computes at once: enough that its weights are not read for each anew, few enough that logits stay
@@ -299,6 +299,8 @@ fn own(sequence: &mut dyn Sequence) -> Result<&mut CudaSequence> {
 
 impl Workspace for CudaWorkspace {
     fn run(&mut self, parts: &mut [Part<'_>], sink: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
+        let loaded = Arc::clone(&self.loaded);
+        let _used = loaded.used.read().unwrap_or_else(PoisonError::into_inner);
         let result = self.compute(parts, Deciding::All, sink);
         if result.is_err() {
             self.give_up(parts);
@@ -313,6 +315,8 @@ impl Workspace for CudaWorkspace {
         if deciding == Deciding::All || parts[0].wanted != Wanted::Last || parts[0].tokens.is_empty() {
             return self.run(&mut parts, &mut |_, rows| following.logits.extend_from_slice(rows));
         }
+        let loaded = Arc::clone(&self.loaded);
+        let _used = loaded.used.read().unwrap_or_else(PoisonError::into_inner);
         let done = self
             .compute(&mut parts, deciding, &mut |_, _| ())
             .and_then(|()| self.chosen(deciding, following));

@@ -7,6 +7,7 @@ mod context;
 mod cublaslt;
 mod error;
 mod graph;
+mod ledger;
 mod memory;
 mod module;
 mod stream;

@@ -15,8 +15,10 @@ const SHAPES: [(usize, usize); 4] = [(16384, 8192), (8192, 8192), (4096, 4096), 
 /// Tokens: of decoding, and of prompts.
 const TOKENS: [usize; 7] = [1, 4, 8, 16, 32, 512, 2048];
 
-/// Most tokens.
-pub(super) const MOST: usize = 2048;
+/// Most tokens that are asked for.
+pub(super) fn most(options: &KernelOptions) -> usize {
+    TOKENS.into_iter().filter(|n| options.want_tokens(*n)).max().unwrap_or(1)
+}
 
 /// The newest target that a card takes.
 fn target(card: &CardInfo) -> Option<&'static Target> {
@@ -67,12 +69,16 @@ pub(super) fn products(card: &CardInfo, how: (u64, &KernelOptions)) -> Result<St
     let mut prototypes = Vec::new();
     let (packed, plain) = layouts(card);
     for (rows, cols) in SHAPES {
-        for layout in packed.into_iter().flatten() {
+        let shape = format!("{rows} x {cols}");
+        let wanted = |layout: &Layout| TOKENS.iter().any(|n| how.1.want(&layout.to_string(), &shape, *n));
+        for layout in packed.into_iter().flatten().filter(wanted) {
             // Values in the order of their rows are what one has without packing.
             let baseline = matches!(layout, Layout::Raw(_));
             prototypes.push(Prototype::product(&mut program, layout, (rows, cols), baseline));
         }
-        prototypes.extend(plain.map(|layout| Prototype::product(&mut program, layout, (rows, cols), true)));
+        prototypes.extend(
+            plain.filter(wanted).map(|layout| Prototype::product(&mut program, layout, (rows, cols), true)),
+        );
         prototypes.push(Prototype::library(rows, cols));
     }
     let work = Work { program, prototypes, tokens: TOKENS.to_vec(), lengths: Vec::new() };
@@ -106,7 +112,7 @@ mod tests {
             "q8_0.split",
             "e8.planar",
             "raw.bf16",
-            "i8.n_major:channel",
+            "i8.nmajor:channel",
         ];
         assert_eq!(names, expected);
     }

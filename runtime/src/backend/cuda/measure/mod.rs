@@ -40,6 +40,11 @@ pub struct KernelOptions {
 }
 
 impl KernelOptions {
+    /// Whether some case with so many tokens may have been asked for.
+    fn want_tokens(&self, n: usize) -> bool {
+        self.only.iter().filter(|word| word.starts_with("n=")).all(|word| *word == format!("n={n}"))
+    }
+
     /// Whether a case is one of those that were asked for.
     fn want(&self, what: &str, shape: &str, n: usize) -> bool {
         let text = format!("{what} {shape} n={n} ");
@@ -116,7 +121,7 @@ impl KernelBench {
     pub fn open(card: usize) -> Result<Self> {
         let context = Context::open(card)?;
         let roof = roof::measure(&context)?;
-        let pinned = bare::pinned_copy(card, u64::MAX)?;
+        let pinned = bare::pinned_copy(card, context.memory()?.0 / 4)?;
         let library = CublasLt::open(&context)?;
         Ok(Self { context, roof, pinned, library })
     }
@@ -172,7 +177,7 @@ impl KernelBench {
     /// What the driver says.
     pub fn built_in(&self, options: &KernelOptions, each: &mut dyn FnMut(KernelCase)) -> Result<()> {
         let stretched = built_in::products(self.context.info(), (self.budget()?, options))?;
-        let settings = Settings { context: 1, batch: built_in::MOST, kv: options.kv, window: 0 };
+        let settings = Settings { context: 1, batch: built_in::most(options), kv: options.kv, window: 0 };
         Cases::new((&self.context, settings), stretched, options)?.run(self.library.as_ref().ok(), each)
     }
 
