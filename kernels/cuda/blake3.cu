@@ -4,6 +4,8 @@
 // of chunks are merged in pairs, level by level, where an odd one moves up as it is. A stretch is a blob of at most 1 MiB,
 // hashed to its end, or 1 MiB of a longer one (the last may be shorter), up to its chaining value.
 
+#include "../device/portable.h"
+
 #include <stdint.h>
 
 namespace {
@@ -100,8 +102,9 @@ struct Stretch {
 };
 
 // values[stretch][8]: hash or chaining value, little-endian words. One group of GROUP threads for each stretch.
-extern "C" __global__ void __launch_bounds__(GROUP)
-    gantry_blake3(const uint8_t *__restrict__ memory, const Stretch *__restrict__ stretches, uint32_t *__restrict__ values) {
+KERNEL(GROUP)
+gantry_blake3(const uint8_t *__restrict__ memory, const Stretch *__restrict__ stretches, uint32_t *__restrict__ values) {
+    BEGIN();
     __shared__ uint32_t all[8][MOST];
     const Stretch s = stretches[blockIdx.x];
     const uint8_t *at = memory + s.start;

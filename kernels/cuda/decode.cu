@@ -26,7 +26,8 @@ DEVICE void gemm(matrix w, const uchar *xq, const float *xs, output o, typename 
 } // namespace decode
 
 // Arguments as for the gantry_gemm_* of the layout; int8 in the order 0 (nv_a32, columns a multiple of 32) or, per channel, 1
-// (nv_a64, a multiple of 64). Grid: x = rows / (16 * R) rounded up, y = n / TOKENS rounded up.
+// (nv_a64, a multiple of 64). Grid: x = rows / (16 * R) rounded up, y = n / TOKENS rounded up; groups of at least
+// 32 threads for each chunk of a row.
 #define DECODE_ARGUMENTS \
     const uchar *RESTRICT bytes, const uchar *RESTRICT xq, const float *RESTRICT xs, const float *RESTRICT scale, \
         const float *RESTRICT bias, float *RESTRICT y, ulong scales, ulong first_row

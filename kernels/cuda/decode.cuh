@@ -1,6 +1,6 @@
 // Products with few rows of activations, by matrix instructions, weights read once for every 32 of them.
 //
-// A group has a tile of 16 rows, or a few, each of its warps one chunk of the columns. A lane loads its part of some blocks
+// A group has a tile of 16 rows, or a few, each of its warps one chunk of the columns; there are as many warps as chunks, or more. A lane loads its part of some blocks
 // of 32 columns at once, all that belongs to them, and multiplies; other warps do so meanwhile. The chunks are added in shared
 // memory.
 #ifndef GANTRY_DECODE_CUH
@@ -195,7 +195,7 @@ struct product {
     DEVICE_MEMBER static void add_chunks(const matrix &w, const float *xs, const output &o, const Rows &rows,
                                          const number *room, uint row) {
         const uint blocks = w.cols / 32, chunk = chunk_blocks(blocks), chunks = (blocks + chunk - 1) / chunk;
-        for (uint i = LID; i < 16 * o.n; i += GROUP) {
+        for (uint i = LID; i < 16 * o.n; i += blockDim.x) {
             const uint at = row + i % 16, token = i / 16;
             if (at >= w.rows) continue;
             number sum = 0;

@@ -66,7 +66,8 @@ DEVICE void experts(const experts_input &in, typename P::number *room, uint *inp
 } // namespace decode
 
 // Arguments as for gantry_experts_i8_* and gantry_experts_q8_0_split; int8 in the order 0 (nv_a32, columns a multiple of 32) or, per
-// channel, 1 (nv_a64, a multiple of 64). Grid: x = rows / 16 rounded up, y = bound of the tiles of up to 8, or `all`.
+// channel, 1 (nv_a64, a multiple of 64). Grid: x = rows / 16 rounded up, y = bound of the tiles of up to 8, or `all`;
+// groups of at least 32 threads for each chunk of a row.
 #define DECODE_EXPERTS_ARGUMENTS \
     const uchar *RESTRICT base, const ulong *RESTRICT at, const uint *RESTRICT ids, const uint *RESTRICT tiles, \
         const uint *RESTRICT pairs, const uchar *RESTRICT xq, const float *RESTRICT xs, const float *RESTRICT scale, \
@@ -86,19 +87,19 @@ using DecodeExpertsBlock32 = decode::product<I8_BLOCK32, false, 1, 1, 4>;
 using DecodeExpertsA32 = decode::product<I8_CHANNEL, false, 1, 1, 4>;
 using DecodeExpertsA64 = decode::product<I8_CHANNEL, true, 1, 1, 4>;
 
-KERNEL_OF_TWO(decode::GROUP)
+KERNEL(decode::GROUP)
 gantry_decode_experts_q8_0_split(DECODE_EXPERTS_ARGUMENTS, DECODE_EXPERTS_COUNTS) {
     DECODE_EXPERTS_BODY(DecodeExpertsQ8);
 }
-KERNEL_OF_TWO(decode::GROUP)
+KERNEL(decode::GROUP)
 gantry_decode_experts_i8_block32(DECODE_EXPERTS_ARGUMENTS, ulong, DECODE_EXPERTS_COUNTS, uint) {
     DECODE_EXPERTS_BODY(DecodeExpertsBlock32);
 }
-KERNEL_OF_TWO(decode::GROUP)
+KERNEL(decode::GROUP)
 gantry_decode_experts_i8_channel_a32(DECODE_EXPERTS_ARGUMENTS, ulong, DECODE_EXPERTS_COUNTS, uint) {
     DECODE_EXPERTS_BODY(DecodeExpertsA32);
 }
-KERNEL_OF_TWO(decode::GROUP)
+KERNEL(decode::GROUP)
 gantry_decode_experts_i8_channel_a64(DECODE_EXPERTS_ARGUMENTS, ulong, DECODE_EXPERTS_COUNTS, uint) {
     DECODE_EXPERTS_BODY(DecodeExpertsA64);
 }

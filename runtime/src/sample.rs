@@ -97,6 +97,35 @@ pub struct Candidate {
     pub probability: f64,
 }
 
+/// Which logits decide what follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Deciding {
+    /// The highest; of equal ones that of the lowest token.
+    Highest,
+    /// So many of the highest in the total order of floats; of equal ones those of the lowest tokens.
+    Best(usize),
+    /// All.
+    All,
+}
+
+/// What is known of the token that follows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Following {
+    /// One logit for each token; empty where a device has chosen the best of them.
+    pub logits: Vec<f32>,
+    /// The tokens that [`Deciding`] asked for, the best first, where a device has chosen them: never one that is
+    /// impossible. The logit of [`Deciding::Highest`] stays on the device, and is 0 here.
+    pub best: Vec<(u32, f32)>,
+}
+
+impl Following {
+    /// Nothing is known.
+    pub fn clear(&mut self) {
+        self.logits.clear();
+        self.best.clear();
+    }
+}
+
 /// Chooses tokens, one sequence at a time.
 #[derive(Clone, Debug)]
 pub struct Sampler {
@@ -154,6 +183,36 @@ impl Sampler {
         self.random = SplitMix64(self.options.seed);
     }
 
+    /// Which logits decide what it chooses next: no others are needed.
+    pub fn deciding(&self) -> Deciding {
+        let SamplerOptions { temperature, top_k, repeat_penalty, .. } = self.options;
+        match top_k {
+            // Any logit may be the highest after the penalty.
+            _ if repeat_penalty != 1.0 && self.options.repeat_last_n > 0 => Deciding::All,
+            _ if temperature == 0.0 => Deciding::Highest,
+            0 => Deciding::All,
+            k => Deciding::Best(k),
+        }
+    }
+
+    /// Chooses the next token from what is known of it, which [`deciding`](Self::deciding) asked for: the one that
+    /// [`sample`](Self::sample) chooses from all logits.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn choose(&mut self, following: &Following) -> Result<u32, SampleError> {
+        let Some(&(_, highest)) = following.best.first() else { return self.sample(&following.logits) };
+        let each = |&(token, logit): &(u32, f32)| Candidate { token, logit, probability: 0.0 };
+        self.candidates.clear();
+        self.candidates.extend(following.best.iter().map(each));
+        if self.options.temperature == 0.0 {
+            self.candidates.truncate(1);
+        } else {
+            self.weigh(highest);
+        }
+        self.draw()
+    }
+
     /// Chooses the next token from one logit per token. The caller passes it to [`Self::accept`].
     ///
     /// # Errors
@@ -161,6 +220,10 @@ impl Sampler {
     /// up.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32, SampleError> {
         self.candidates(logits)?;
+        self.draw()
+    }
+
+    fn draw(&mut self) -> Result<u32, SampleError> {
         let mut left = if self.candidates.len() > 1 { self.random.fraction() } else { 0.0 };
         let drawn = self.candidates.iter().find(|candidate| {
             left -= candidate.probability;
@@ -198,6 +261,14 @@ impl Sampler {
         if top_k > 0 || top_p < 1.0 || min_p > 0.0 {
             self.candidates.sort_unstable_by(by_logit);
         }
+        self.weigh(highest);
+        Ok(&self.candidates)
+    }
+
+    /// What is done to candidates once top-k has left them, in order, `highest` being the highest logit of all: top-p,
+    /// min-p, temperature, probabilities.
+    fn weigh(&mut self, highest: f32) {
+        let SamplerOptions { temperature, top_p, min_p, .. } = self.options;
         if top_p < 1.0 {
             softmax(&mut self.candidates, highest);
             let mut together = 0.0;
@@ -217,7 +288,6 @@ impl Sampler {
             candidate.logit = (candidate.logit - highest) / temperature;
         }
         softmax(&mut self.candidates, 0.0);
-        Ok(&self.candidates)
     }
 
     fn penalize(&mut self, logits: &[f32]) {

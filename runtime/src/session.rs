@@ -1,7 +1,8 @@
 //! A session: one sequence of tokens and what the model remembers of it.
 
-use crate::backend::{self, Sequence, Wanted, Workspace};
+use crate::backend::{self, KernelTime, Sequence, Wanted, Workspace};
 use crate::model::program::Part;
+use crate::sample::{Deciding, Following};
 use crate::{Model, Result, RuntimeError};
 use gantry_formats::exit::{Exit, ExitCode};
 use std::time::Duration;
@@ -58,8 +59,8 @@ pub struct Session {
     model: Model,
     sequence: Box<dyn Sequence>,
     workspace: Box<dyn Workspace>,
-    /// Of the last token.
-    logits: Vec<f32>,
+    /// After the last token.
+    following: Following,
     /// Whether the block that drafts keeps up.
     drafting: bool,
 }
@@ -68,7 +69,13 @@ impl Session {
     pub(crate) fn new(model: &Model) -> Result<Self> {
         let sequence = model.executable().sequence(model.settings())?;
         let workspace = model.executable().workspace(model.settings())?;
-        Ok(Self { model: model.clone(), sequence, workspace, logits: Vec::new(), drafting: false })
+        Ok(Self {
+            model: model.clone(),
+            sequence,
+            workspace,
+            following: Following::default(),
+            drafting: false,
+        })
     }
 
     /// Tokens so far.
@@ -93,7 +100,32 @@ impl Session {
     /// error, such as a row of a table that cannot be read from its file, the session is empty.
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32]> {
         self.advance(tokens, Wanted::Last, &mut |_| ())?;
-        Ok(&self.logits)
+        Ok(&self.following.logits)
+    }
+
+    /// Takes `tokens` in batches and leaves what decides which token follows: a device that chooses by itself brings
+    /// nothing else, and [`logits`](Self::logits) are empty then. No tokens: nothing changes.
+    ///
+    /// # Errors
+    /// As [`prefill`](Self::prefill).
+    pub fn prefill_deciding(&mut self, tokens: &[u32], deciding: Deciding) -> Result<&Following> {
+        let last = tokens.len().saturating_sub(1) / self.model.settings().batch * self.model.settings().batch;
+        let (first, last) = tokens.split_at(last);
+        self.check(tokens)?;
+        self.advance(first, Wanted::None, &mut |_| ())?;
+        if !last.is_empty() {
+            let drafting = self.drafting;
+            let part =
+                backend::Part { sequence: &mut *self.sequence, tokens: last, wanted: Wanted::Last, drafting };
+            let done = self.workspace.run_deciding(part, deciding, &mut self.following);
+            done.inspect_err(|_| self.following.clear())?;
+        }
+        Ok(&self.following)
+    }
+
+    /// What is known of the token that follows the last.
+    pub fn following(&self) -> &Following {
+        &self.following
     }
 
     /// Takes one token and gives the logits of what may follow.
@@ -113,9 +145,10 @@ impl Session {
         self.advance(tokens, Wanted::All, sink)
     }
 
-    /// The logits of the last token; empty before there is one.
+    /// The logits of the last token; empty before there is one, and where a device has
+    /// [chosen](Self::prefill_deciding) the best of them.
     pub fn logits(&self) -> &[f32] {
-        &self.logits
+        &self.following.logits
     }
 
     /// Forgets what came after `position`, so that a sequence that begins the same can go on from there, and gives
@@ -144,7 +177,7 @@ impl Session {
     pub fn restore(&mut self, saved: &[u8]) -> Result<()> {
         let rest = saved.strip_prefix(&self.model.root()[..]).ok_or(SavedFault::OtherContainer)?;
         self.sequence.restore(rest)?;
-        self.logits.clear();
+        self.following.clear();
         Ok(())
     }
 
@@ -158,6 +191,16 @@ impl Session {
         self.workspace.measured()
     }
 
+    /// Measures from now on how long each kernel takes, where the device shows it; parts are not measured then.
+    pub fn measure_kernels(&mut self) {
+        self.workspace.measure_kernels();
+    }
+
+    /// What was measured since [`measure_kernels`](Self::measure_kernels), the longest first.
+    pub fn measured_kernels(&self) -> Vec<KernelTime> {
+        self.workspace.measured_kernels()
+    }
+
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model
@@ -169,8 +212,8 @@ impl Session {
     }
 
     pub(crate) fn keep_logits(&mut self, logits: &[f32]) {
-        self.logits.clear();
-        self.logits.extend_from_slice(logits);
+        self.following.clear();
+        self.following.logits.extend_from_slice(logits);
     }
 
     pub(crate) fn parts(&mut self) -> (&mut dyn Sequence, &mut dyn Workspace) {
@@ -193,10 +236,10 @@ impl Session {
         while !rest.is_empty() {
             let (now, later) = rest.split_at(rest.len().min(self.model.settings().batch));
             let wanted = if wanted == Wanted::Last && !later.is_empty() { Wanted::None } else { wanted };
-            let logits = &mut self.logits;
+            let following = &mut self.following;
             let part = backend::Part { sequence: &mut *self.sequence, tokens: now, wanted, drafting };
             self.workspace.run(&mut [part], &mut |_, rows| {
-                keep_last(logits, rows, vocab);
+                keep_last(following, rows, vocab);
                 sink(rows);
             })?;
             rest = later;
@@ -205,9 +248,9 @@ impl Session {
     }
 }
 
-fn keep_last(logits: &mut Vec<f32>, rows: &[f32], vocab: usize) {
-    logits.clear();
-    logits.extend_from_slice(&rows[rows.len() - vocab..]);
+fn keep_last(following: &mut Following, rows: &[f32], vocab: usize) {
+    following.clear();
+    following.logits.extend_from_slice(&rows[rows.len() - vocab..]);
 }
 
 impl std::fmt::Debug for Session {
@@ -260,7 +303,7 @@ impl Together {
                 *tokens = rest;
                 let (sequence, drafting) = (&mut *session.sequence, session.drafting);
                 now.push(backend::Part { sequence, tokens: first, wanted, drafting });
-                logits.push(&mut session.logits);
+                logits.push(&mut session.following);
             }
             self.workspace.run(&mut now, &mut |part, rows| keep_last(logits[part], rows, vocab))?;
         }

@@ -1,6 +1,6 @@
 //! Sampling against distributions computed by hand, and against its own probabilities.
 
-use gantry_runtime::sample::{SampleError, Sampler, SamplerOptions, greedy};
+use gantry_runtime::sample::{Deciding, Following, SampleError, Sampler, SamplerOptions, greedy};
 
 /// Everything off: the plain softmax.
 fn open() -> SamplerOptions {
@@ -162,4 +162,74 @@ fn a_seed_gives_the_same_tokens_everywhere() {
     // SplitMix64 of 7 in Python: int((next() >> 11) / 2**53 * 10).
     assert_eq!(draw(7), [3, 0, 9, 5, 4, 2, 4, 3, 1, 4, 1, 9, 9, 8, 8, 5, 8, 3, 6, 7, 6, 1, 3, 4]);
     assert_ne!(draw(7), draw(8));
+}
+
+/// What a device that follows the rules of [`Deciding`] brings.
+fn brought(logits: &[f32], deciding: Deciding) -> Following {
+    let mut following = Following::default();
+    let possible = logits.iter().enumerate().filter(|(_, x)| **x > f32::NEG_INFINITY);
+    let mut all: Vec<(u32, f32)> = possible.map(|(token, x)| (token as u32, *x)).collect();
+    match deciding {
+        Deciding::All => following.logits = logits.to_vec(),
+        Deciding::Highest => following.best = vec![(greedy(logits).unwrap(), 0.0)],
+        Deciding::Best(most) => {
+            all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+            all.truncate(most);
+            following.best = all;
+        }
+    }
+    following
+}
+
+#[test]
+fn the_logits_that_decide_are_enough() {
+    let mut state = 1u64;
+    let mut below = |n: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
+    let mut chosen = [0, 0, 0];
+    for case in 0..1000 {
+        let vocab = [1, 2, 50, 700][below(4) as usize];
+        let mut logits: Vec<f32> = (0..vocab).map(|_| below(20_000) as f32 / 1000.0 - 10.0).collect();
+        match case % 5 {
+            // Equal ones, zeros of both signs, tokens that are impossible.
+            1 => logits.iter_mut().for_each(|x| *x = x.round()),
+            2 => logits.iter_mut().for_each(|x| *x = if *x > 0.0 { 0.0 } else { -0.0 }),
+            3 => logits.iter_mut().skip(1).for_each(|x| *x = if *x > 8.0 { *x } else { f32::NEG_INFINITY }),
+            _ => {}
+        }
+        let options = SamplerOptions {
+            temperature: [0.0, 0.3, 1.0, 1.9][below(4) as usize],
+            top_k: [0, 1, 2, 40, 1000][below(5) as usize],
+            top_p: [0.3, 0.95, 1.0][below(3) as usize],
+            min_p: [0.0, 0.05, 1.0][below(3) as usize],
+            seed: case,
+            ..SamplerOptions::default()
+        };
+        let (mut from_all, mut from_best) =
+            (Sampler::new(options.clone()).unwrap(), Sampler::new(options).unwrap());
+        let deciding = from_best.deciding();
+        chosen[match deciding {
+            Deciding::Highest => 0,
+            Deciding::Best(_) => 1,
+            Deciding::All => 2,
+        }] += 1;
+        // Several draws, so that the generators stay together too.
+        for _ in 0..4 {
+            let expected = from_all.sample(&logits).unwrap();
+            assert_eq!(from_best.choose(&brought(&logits, deciding)), Ok(expected), "case {case}");
+        }
+    }
+    assert!(chosen.iter().all(|n| *n > 50), "{chosen:?}");
+}
+
+#[test]
+fn a_penalty_may_change_which_is_the_highest() {
+    let options = SamplerOptions { repeat_penalty: 1.1, ..SamplerOptions::greedy() };
+    assert_eq!(Sampler::new(options.clone()).unwrap().deciding(), Deciding::All);
+    let without = SamplerOptions { repeat_last_n: 0, ..options };
+    assert_eq!(Sampler::new(without).unwrap().deciding(), Deciding::Highest);
+    let nothing = Sampler::new(SamplerOptions::default()).unwrap().choose(&Following::default());
+    assert_eq!(nothing, Err(SampleError::Empty));
 }

@@ -19,6 +19,7 @@ mod quantize;
 #[path = "../random/mod.rs"]
 mod random;
 mod recurrent;
+mod sample;
 mod sparse;
 
 /// Values of every kind: zeros, ones that over- and underflow an exponential, subnormal, huge, not finite.

@@ -10,8 +10,9 @@ pub mod cuda;
 mod host;
 
 use crate::exchange::{Delays, Patience};
-use crate::load::{Lift, Places, Verify, Weights};
+use crate::load::{Hashed, Lift, Places, Verify, Weights};
 use crate::model::program::{self, ExpertCheck, Kept, Program, StepKind};
+use crate::sample::{Deciding, Following};
 use crate::{Result, RuntimeError};
 use gantry_formats::layout::Layout;
 use std::any::Any;
@@ -111,6 +112,14 @@ pub trait Backend: Send + Sync {
     fn free(&self) -> Result<Option<Vec<u64>>> {
         Ok(None)
     }
+    /// What of its cards' memory is taken, and what was free when they were opened; nothing where cards are in the host's
+    /// memory.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn held(&self) -> Result<Vec<CardHeld>> {
+        Ok(Vec::new())
+    }
     /// Arenas on its cards, to be filled through `threads` threads; `None` where they are in the host's memory.
     ///
     /// # Errors
@@ -120,6 +129,41 @@ pub trait Backend: Send + Sync {
     }
     /// Joins program and weights.
     fn prepare(&self, program: Program, weights: Weights, run: &RunOptions) -> Result<Box<dyn Executable>>;
+}
+
+/// What of a card's memory is taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CardHeld {
+    /// The card, in words: `cuda:0`.
+    pub card: String,
+    /// By name: how many allocations, and bytes of all.
+    pub held: Vec<(&'static str, usize, u64)>,
+    /// Bytes that were free when the card was opened.
+    pub before: u64,
+    /// Bytes that are free now.
+    pub free: u64,
+}
+
+/// Drivers take memory for what they do themselves, and keep it: so much less may be free without anything being held.
+const DRIVERS_OWN: u64 = 64 << 20;
+
+impl CardHeld {
+    /// What was not given back, where nothing should be held any longer: a sentence for each thing.
+    pub fn leaks(&self) -> Vec<String> {
+        let Self { card, held, before, free } = self;
+        let each = |(what, count, bytes): &(&str, usize, u64)| {
+            let times = if *count > 1 { format!(" in {count} pieces") } else { String::new() };
+            format!("{card} still holds {bytes} bytes for {what}{times}")
+        };
+        let mut all: Vec<String> = held.iter().map(each).collect();
+        let less = before.saturating_sub(*free);
+        if all.is_empty() && less > DRIVERS_OWN {
+            all.push(format!(
+                "{card} has {less} bytes less free than before; another program took them, or the driver keeps them"
+            ));
+        }
+        all
+    }
 }
 
 /// What a sequence keeps, in bytes.
@@ -142,6 +186,16 @@ pub trait Executable: Send + Sync {
     /// How often each expert of each layer was used since the model was loaded, `[layer][expert]`, where that is
     /// recorded.
     fn routed(&self) -> Option<Vec<Vec<u64>>>;
+    /// Writes `bytes` to byte `at` of a card's arena once no run uses it, and gives the hashes that the card finds there
+    /// then.
+    ///
+    /// # Errors
+    /// Where the device does not do that, and what it says.
+    fn replace(&self, _card: usize, _at: u64, _bytes: &[u8], _hashed: &[Hashed]) -> Result<Vec<[u8; 32]>> {
+        let what =
+            "weights in the host's memory are not brought again while they are used; load the model anew";
+        Err(RuntimeError::Setting(what.into()))
+    }
 }
 
 /// What a device keeps of one sequence of tokens.
@@ -176,15 +230,44 @@ pub struct Part<'a> {
     pub drafting: bool,
 }
 
+/// How long a kernel took, all launches together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelTime {
+    /// Its name.
+    pub kernel: &'static str,
+    /// Launches.
+    pub calls: u64,
+    /// Their time on the device, without what lies between them.
+    pub time: Duration,
+}
+
+impl KernelTime {
+    /// The kernel that does nothing.
+    pub const LOOKING: &str = "gantry_wait";
+}
+
 /// Working memory that runs programs.
 pub trait Workspace: Send {
     /// Takes the tokens of every part to its sequence, all in one batch. `sink` gets the number of a part and rows
     /// of its logits, in order, several at a time.
     fn run(&mut self, parts: &mut [Part<'_>], sink: &mut dyn FnMut(usize, &[f32])) -> Result<()>;
+    /// [`run`](Self::run) for a part whose last token's logits are wanted, to know what follows it. A device that can
+    /// chooses those that decide by itself and brings no others; the rest bring all.
+    fn run_deciding(&mut self, part: Part<'_>, _deciding: Deciding, following: &mut Following) -> Result<()> {
+        following.clear();
+        self.run(&mut [part], &mut |_, rows| following.logits.extend_from_slice(rows))
+    }
     /// Measures from now on how long each part of the model takes.
     fn measure(&mut self);
     /// What was measured.
     fn measured(&self) -> Vec<(program::Part, Duration)>;
+    /// Measures from now on how long each kernel takes, on devices where that can be seen; parts are not measured then.
+    fn measure_kernels(&mut self) {}
+    /// What was measured of kernels, the longest first; nothing on devices whose steps are no launches. Where looking at a
+    /// launch costs time, [`KernelTime::LOOKING`] is among them: a kernel that does nothing.
+    fn measured_kernels(&self) -> Vec<KernelTime> {
+        Vec::new()
+    }
     /// Logits of what may follow `token`, which follows the sequence: by the block that drafts, from the trunk's
     /// streams of the last token for the first of a draft (`step` 0), else from its own of the step before.
     fn draft(
@@ -240,6 +323,14 @@ impl Device {
         self.0.threads()
     }
 
+    /// What of its cards' memory is taken; nothing where cards are in the host's memory.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn held(&self) -> Result<Vec<CardHeld>> {
+        self.0.held()
+    }
+
     pub(crate) fn backend(&self) -> &dyn Backend {
         &*self.0
     }
@@ -248,5 +339,25 @@ impl Device {
 impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Device({})", self.describe())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CardHeld;
+
+    #[test]
+    fn what_is_left_is_named() {
+        let of = |held, free| CardHeld { card: "cuda:1".into(), held, before: 10 << 30, free };
+        assert!(of(Vec::new(), (10 << 30) - (2 << 20)).leaks().is_empty());
+        assert!(of(Vec::new(), 11 << 30).leaks().is_empty());
+        let less = of(Vec::new(), 9 << 30).leaks();
+        assert!(less.len() == 1 && less[0].starts_with("cuda:1 has 1073741824 bytes less free"), "{less:?}");
+        let held = of(vec![("tables", 1, 10), ("what a sequence keeps", 2, 99)], 9 << 30).leaks();
+        let expected = [
+            "cuda:1 still holds 10 bytes for tables",
+            "cuda:1 still holds 99 bytes for what a sequence keeps in 2 pieces",
+        ];
+        assert_eq!(held, expected);
     }
 }

@@ -196,11 +196,13 @@ pub(crate) struct Perplexity {
 #[command(after_help = "Examples:\n  gantry-run bench model.gantry\n  \
     gantry-run bench model.gantry -p 512 -n 128 -r 3 --json\n  \
     gantry-run bench model.gantry --spec 3\n  \
-    gantry-run bench model.gantry --cards 2 --placement layers")]
+    gantry-run bench model.gantry --cards 2 --placement layers\n  \
+    gantry-run bench model.gantry --device cuda:0 --measure kernels --svg kernels.svg\n  \
+    gantry-run bench --device cuda:0 --measure kernels --only \"i8 n=1\"")]
 pub(crate) struct Bench {
-    /// The container.
-    #[arg(value_name = "FILE")]
-    pub(crate) model: PathBuf,
+    /// The container; --measure kernels does without.
+    #[arg(value_name = "FILE", required_unless_present = "measure")]
+    pub(crate) model: Option<PathBuf>,
     /// Tokens of the prompt.
     #[arg(short, long, value_name = "N", default_value_t = 128)]
     pub(crate) prompt: usize,
@@ -211,15 +213,21 @@ pub(crate) struct Bench {
     /// most probable.
     #[arg(long, value_name = "N")]
     pub(crate) spec: Option<std::num::NonZeroUsize>,
-    /// Shows how long each part of the model takes.
+    /// Shows how long each part of the model takes; on cards each kernel, too.
     #[arg(long)]
     pub(crate) profile: bool,
     /// Passes; the median counts.
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     pub(crate) repeat: usize,
-    /// What is measured: the model's text, or how fast it is loaded onto a card.
+    /// What is measured: the model's text, how fast it is loaded onto a card, or the card's kernels.
     #[arg(long, value_enum, default_value_t = Measure::Text)]
     pub(crate) measure: Measure,
+    /// Of kernels only those whose layout or step, shape and tokens have all these words in them.
+    #[arg(long, value_name = "WORDS")]
+    pub(crate) only: Option<String>,
+    /// Draws kernels by the share of the card's bandwidth that they reach.
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) svg: Option<PathBuf>,
     /// One JSON document.
     #[arg(long)]
     pub(crate) json: bool,
@@ -234,6 +242,8 @@ pub(crate) enum Measure {
     Text,
     /// Loading, beside a loop that only reads and copies.
     Load,
+    /// Every kernel of the model alone, beside what can be read at most; without FILE, products at usual shapes.
+    Kernels,
 }
 
 /// How tokens are chosen.
@@ -261,6 +271,10 @@ pub(crate) struct Sampling {
     /// How many tokens back the penalty looks [default: 64].
     #[arg(long, value_name = "N")]
     pub(crate) repeat_last_n: Option<usize>,
+    /// Brings all logits to the host on cards too, where they are otherwise brought only as far as they decide; the
+    /// text is the same.
+    #[arg(long)]
+    pub(crate) sample_on_host: bool,
     /// Seed of the draws; without one, every run draws anew.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
@@ -327,6 +341,13 @@ pub(crate) struct Load {
     /// How much of the container is verified while it is loaded [default: device on cards, else full].
     #[arg(long, value_enum)]
     pub(crate) verify: Option<Level>,
+    /// Brings this tensor or expert (as `gantry verify` names them) to the card once more when all is loaded, and verifies
+    /// it there.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) reload: Vec<String>,
+    /// Tells what a card's memory is taken for.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
     /// Most memory to use, e.g. 2GiB, where less than is free.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) memory_limit: Option<u64>,

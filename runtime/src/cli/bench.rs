@@ -1,19 +1,21 @@
 //! Prompt and decode speed.
 
 use super::args::{Bench, Measure};
-use super::bench_load;
 use super::device_name::DeviceName;
 use super::failure::Refusal;
 use super::opened;
 use super::speed::{self, Speed, load_json};
+use super::{bench_kernels, bench_load};
 use gantry_formats::exit::Exit;
+use gantry_runtime::backend::KernelTime;
 use gantry_runtime::model::program::Part;
-use gantry_runtime::sample::greedy;
+use gantry_runtime::sample::{Deciding, greedy};
 use gantry_runtime::speculate::Counts;
 use gantry_runtime::{Session, Speculation};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// `gantry-run bench FILE`: as llama-bench does, a prompt into an empty cache, and a decode from an empty cache.
@@ -26,9 +28,20 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
         (DeviceName::Cpu, Measure::Load) => {
             return Err(Refusal::error(Exit::Usage, "--measure load needs a card: give --device cuda:0"));
         }
+        (DeviceName::Cuda(cards), Measure::Kernels) => return bench_kernels::run(args, cards),
+        (DeviceName::Cpu, Measure::Kernels) => {
+            return Err(Refusal::error(
+                Exit::Usage,
+                "--measure kernels needs a card: give --device cuda:0; on the CPU, --profile shows a model's parts",
+            ));
+        }
         (_, Measure::Text) => {}
     }
-    let container = opened::container(&args.model)?;
+    if args.only.is_some() || args.svg.is_some() {
+        return Err(Refusal::error(Exit::Usage, "--only and --svg are for --measure kernels"));
+    }
+    let file = model(args)?;
+    let container = opened::container(file)?;
     // Drafts reach beyond the last token.
     let beyond = args.spec.map_or(0, |n| Speculation::window(n.get()));
     let context = args.load.context.unwrap_or(args.prompt.max(args.tokens + beyond).max(1));
@@ -49,8 +62,10 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
     let decode = median(passes.iter().map(|p| p.1).collect());
     // The same in every pass.
     let drafts = passes.last().and_then(|p| p.2);
-    let profile =
-        if args.profile { profile(&mut session, &prompt, text(args.tokens), token)? } else { Vec::new() };
+    let (profile, kernels) = match args.profile {
+        true => profile(&mut session, &prompt, text(args.tokens), token)?,
+        false => Default::default(),
+    };
     let name = container.manifest().model.name.as_deref();
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -66,10 +81,11 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
             "decode": decode.json(),
             "drafts": drafts.map(speed::drafts_json),
             "profile": profile.iter().map(|(what, parts)| (what.to_string(), parts_json(parts))).collect::<Map<_, _>>(),
+            "kernels": kernels.iter().map(|(what, all)| (what.to_string(), kernels_json(all))).collect::<Map<_, _>>(),
         });
         writeln!(out, "{document}")?;
     } else {
-        let file = args.model.display();
+        let file = file.display();
         match name {
             Some(name) => writeln!(out, "{} ({file})", name.escape_debug())?,
             None => writeln!(out, "{file}")?,
@@ -86,8 +102,18 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
         for (what, parts) in &profile {
             show(&mut out, what, parts)?;
         }
+        for (what, kernels) in &kernels {
+            show_kernels(&mut out, what, kernels)?;
+        }
     }
+    drop(session);
+    opened::unload(model)?;
     Ok(Exit::Ok)
+}
+
+/// The container, which only kernels are measured without.
+pub(super) fn model(args: &Bench) -> anyhow::Result<&Path> {
+    args.model.as_deref().ok_or_else(|| Refusal::error(Exit::Usage, "give the container as FILE"))
 }
 
 /// A text to be written.
@@ -104,7 +130,7 @@ impl Decode {
     fn run(self, session: &mut Session, token: impl Fn(usize) -> u32) -> anyhow::Result<Option<Counts>> {
         let Some(most) = self.spec else {
             for i in 0..self.tokens {
-                session.decode(token(i))?;
+                session.prefill_deciding(&[token(i)], Deciding::Highest)?;
             }
             return Ok(None);
         };
@@ -139,24 +165,39 @@ fn pass(
 /// Time by part.
 type Parts = Vec<(Part, Duration)>;
 
-/// One more pass, measured by part: prompt and decode.
+/// Times by what took them, of prompt and decode.
+type Profile = (Vec<(&'static str, Parts)>, Vec<(&'static str, Vec<KernelTime>)>);
+
+/// One more pass, measured by part, and where the device shows its kernels one that is measured by kernel: prompt and
+/// decode.
 fn profile(
     session: &mut Session,
     prompt: &[u32],
     text: Decode,
     token: impl Fn(usize) -> u32,
-) -> anyhow::Result<Vec<(&'static str, Parts)>> {
-    let mut profiles = Vec::new();
+) -> anyhow::Result<Profile> {
+    let (mut profiles, mut kernels) = (Vec::new(), Vec::new());
     session.rewind(0);
     session.measure();
     session.prefill(prompt)?;
     profiles.push(("prompt", session.measured()));
     session.rewind(0);
     session.measure();
-    text.run(session, token)?;
+    text.run(session, &token)?;
     profiles.push(("decode", session.measured()));
     profiles.retain(|(_, parts)| !parts.is_empty());
-    Ok(profiles)
+    session.rewind(0);
+    session.measure_kernels();
+    session.prefill(prompt)?;
+    kernels.push(("prompt", session.measured_kernels()));
+    if !kernels[0].1.is_empty() || prompt.is_empty() {
+        session.rewind(0);
+        session.measure_kernels();
+        text.run(session, token)?;
+        kernels.push(("decode", session.measured_kernels()));
+    }
+    kernels.retain(|(_, all)| !all.is_empty());
+    Ok((profiles, kernels))
 }
 
 fn parts_json(parts: &Parts) -> Value {
@@ -175,6 +216,30 @@ fn show(out: &mut impl Write, what: &str, parts: &Parts) -> std::io::Result<()> 
         writeln!(out, "  {:<20} {:>9.1} ms {share:>6.1} %", part.name(), time.as_secs_f64() * 1e3)?;
     }
     Ok(())
+}
+
+fn kernels_json(kernels: &[KernelTime]) -> Value {
+    let each =
+        |k: &KernelTime| json!({ "kernel": k.kernel, "calls": k.calls, "seconds": k.time.as_secs_f64() });
+    kernels.iter().map(each).collect()
+}
+
+fn show_kernels(out: &mut impl Write, what: &str, kernels: &[KernelTime]) -> std::io::Result<()> {
+    let (looking, kernels): (Vec<&KernelTime>, Vec<&KernelTime>) =
+        kernels.iter().partition(|k| k.kernel == KernelTime::LOOKING);
+    let each = |k: &KernelTime| k.time.as_secs_f64() * 1e6 / k.calls.max(1) as f64;
+    let all: Duration = kernels.iter().map(|k| k.time).sum();
+    writeln!(out, "{what} by kernel, of {:.1} ms on the card", all.as_secs_f64() * 1e3)?;
+    writeln!(out, "  {:<30} {:>9} {:>11} {:>9}", "", "calls", "ms", "us each")?;
+    for k in kernels {
+        let share = 100.0 * k.time.as_secs_f64() / all.as_secs_f64().max(1e-9);
+        let (name, time) = (k.kernel.strip_prefix("gantry_").unwrap_or(k.kernel), k.time.as_secs_f64() * 1e3);
+        writeln!(out, "  {name:<30} {:>9} {time:>11.2} {:>9.2} {share:>6.1} %", k.calls, each(k))?;
+    }
+    match looking.first() {
+        Some(k) => writeln!(out, "  a kernel that does nothing takes {:.2} us in this table", each(k)),
+        None => Ok(()),
+    }
 }
 
 fn median(mut speeds: Vec<Speed>) -> Speed {

@@ -17,7 +17,7 @@ pub(crate) fn run(args: &Bench, cards: &[usize]) -> anyhow::Result<Exit> {
     if args.repeat == 0 {
         return Err(Refusal::error(Exit::Usage, "nothing to measure: give -r"));
     }
-    let container = opened::container(&args.model)?;
+    let container = opened::container(super::bench::model(args)?)?;
     let device = gantry_runtime::Device::cpu(args.load.threads)?;
     let options = LoadOptions {
         mode: args.load.options().load,

@@ -51,7 +51,13 @@ fn talk(
     (session, kept): (&mut Session, Option<&Kept>),
     mut drafts: Option<&mut Speculation>,
 ) -> anyhow::Result<Exit> {
-    let writing = Writing { tokenizer: &text.tokenizer, signals, limit: args.tokens, ignore_eos: false };
+    let writing = Writing {
+        tokenizer: &text.tokenizer,
+        signals,
+        limit: args.tokens,
+        ignore_eos: false,
+        on_host: args.sampling.sample_on_host,
+    };
     // What was said in earlier runs.
     let before = session.tokens().to_vec();
     let mut turns = if before.is_empty() { Turns::new(args.system.as_deref()) } else { Turns::going_on() };

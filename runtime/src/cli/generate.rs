@@ -11,7 +11,7 @@ use super::speed::{self, Speed, load_json};
 use super::turns::{self, Turns};
 use anyhow::Context;
 use gantry_formats::exit::Exit;
-use gantry_runtime::sample::Sampler;
+use gantry_runtime::sample::{Deciding, SampleError, Sampler};
 use gantry_runtime::text::{EncodeOptions, TextStream, Tokenizer};
 use gantry_runtime::{Session, Speculation};
 use serde_json::json;
@@ -69,9 +69,16 @@ pub(crate) struct Writing<'a> {
     pub(crate) signals: &'a Signals,
     pub(crate) limit: Option<usize>,
     pub(crate) ignore_eos: bool,
+    /// Whether devices bring all logits here, even where they could choose by themselves.
+    pub(crate) on_host: bool,
 }
 
 impl Writing<'_> {
+    /// Which logits a device has to bring.
+    fn deciding(&self, sampler: &Sampler) -> Deciding {
+        if self.on_host { Deciding::All } else { sampler.deciding() }
+    }
+
     /// Takes `prompt`, then writes until something ends it; `out` gets the text as it comes.
     pub(crate) fn write(
         &self,
@@ -104,7 +111,8 @@ impl Writing<'_> {
         };
         let start = Instant::now();
         prompt.iter().for_each(|&t| sampler.accept(t));
-        if let Some(exit) = prefill(session, prompt, self.signals)? {
+        let deciding = if drafts.is_some() { Deciding::All } else { self.deciding(sampler) };
+        if let Some(exit) = prefill(session, prompt, deciding, self.signals)? {
             written.end = End::Signal(exit);
             return Ok(written);
         }
@@ -123,6 +131,9 @@ impl Writing<'_> {
     }
 }
 
+/// Chooses a token.
+type Sample<'a> = &'a mut dyn FnMut(&mut Sampler) -> Result<u32, SampleError>;
+
 /// Writes token after token.
 struct Pen<'a> {
     by: &'a Writing<'a>,
@@ -133,15 +144,15 @@ struct Pen<'a> {
 }
 
 impl Pen<'_> {
-    /// The token that follows `logits`, written down, or what ends the text.
-    fn next(&mut self, logits: &[f32]) -> anyhow::Result<Result<u32, End>> {
+    /// The token that `sample` chooses, written down, or what ends the text.
+    fn next(&mut self, sample: Sample<'_>) -> anyhow::Result<Result<u32, End>> {
         if let Some(exit) = self.by.signals.stopped() {
             return Ok(Err(End::Signal(exit)));
         }
         if self.by.limit == Some(self.written.tokens.len()) {
             return Ok(Err(End::Length));
         }
-        let token = self.sampler.sample(logits)?;
+        let token = sample(self.sampler)?;
         if self.by.tokenizer.is_eog(token) && !self.by.ignore_eos {
             return Ok(Err(End::Model));
         }
@@ -156,17 +167,17 @@ impl Pen<'_> {
 
     fn plainly(&mut self, session: &mut Session) -> anyhow::Result<End> {
         loop {
-            match self.next(session.logits())? {
+            match self.next(&mut |sampler| sampler.choose(session.following()))? {
                 Err(end) => return Ok(end),
                 Ok(_) if session.left() == 0 => return Ok(End::Context),
-                Ok(token) => session.decode(token)?,
+                Ok(token) => session.prefill_deciding(&[token], self.by.deciding(self.sampler))?,
             };
         }
     }
 
     /// The same text, several tokens in a step where drafts are right.
     fn drafting(&mut self, session: &mut Session, drafts: &mut Speculation) -> anyhow::Result<End> {
-        let mut token = match self.next(session.logits())? {
+        let mut token = match self.next(&mut |sampler| sampler.choose(session.following()))? {
             Err(end) => return Ok(end),
             Ok(token) => token,
         };
@@ -176,7 +187,7 @@ impl Pen<'_> {
             }
             let mut end = None;
             let next = drafts.step(session, token, &mut |logits| {
-                let next = self.next(logits)?;
+                let next = self.next(&mut |sampler| sampler.sample(logits))?;
                 Ok::<_, anyhow::Error>(next.map_err(|e| end = Some(e)).ok())
             })?;
             match (end, next) {
@@ -200,7 +211,12 @@ impl Pen<'_> {
 const BETWEEN_SIGNALS: usize = 512;
 
 /// Takes the prompt in batches and looks for signals in between.
-fn prefill(session: &mut Session, prompt: &[u32], signals: &Signals) -> anyhow::Result<Option<Exit>> {
+fn prefill(
+    session: &mut Session,
+    prompt: &[u32],
+    deciding: Deciding,
+    signals: &Signals,
+) -> anyhow::Result<Option<Exit>> {
     let left = session.left();
     if prompt.len() > left {
         // Refused as a whole, before its first batch.
@@ -210,7 +226,7 @@ fn prefill(session: &mut Session, prompt: &[u32], signals: &Signals) -> anyhow::
         if let Some(exit) = signals.stopped() {
             return Ok(Some(exit));
         }
-        session.prefill(part)?;
+        session.prefill_deciding(part, deciding)?;
     }
     Ok(None)
 }
@@ -260,8 +276,13 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
             ids = encode(false)?;
         }
     }
-    let writing =
-        Writing { tokenizer: &text.tokenizer, signals, limit: args.tokens, ignore_eos: args.ignore_eos };
+    let writing = Writing {
+        tokenizer: &text.tokenizer,
+        signals,
+        limit: args.tokens,
+        ignore_eos: args.ignore_eos,
+        on_host: args.sampling.sample_on_host,
+    };
     let mut stdout = std::io::stdout().lock();
     let mut show = |piece: &str| -> anyhow::Result<()> {
         if !args.json && !piece.is_empty() {
@@ -307,6 +328,8 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
     if written.end == End::Context {
         eprintln!("note: {}", opened::full_context(&model));
     }
+    drop(session);
+    opened::unload(model)?;
     match written.end {
         End::Signal(exit) => Ok(exit),
         End::Model | End::Length | End::Context => Ok(Exit::Ok),

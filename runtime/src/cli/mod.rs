@@ -9,7 +9,9 @@ macro_rules! eprintln {
 
 pub(crate) mod args;
 mod bench;
+mod bench_kernels;
 mod bench_load;
+mod bench_svg;
 mod chat;
 mod device_name;
 mod devices;

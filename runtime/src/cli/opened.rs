@@ -56,6 +56,13 @@ pub(crate) fn load_with(
     for line in model.load_report().by_card() {
         eprintln!("  {line}");
     }
+    for name in &load.reload {
+        let bytes = model.reload(container, name)?;
+        eprintln!("reload: {bytes} bytes of {name}, verified on the card");
+    }
+    if load.verbose {
+        tell_held(container, &model)?;
+    }
     for note in model.notes() {
         eprintln!("note: {note}");
     }
@@ -66,6 +73,41 @@ pub(crate) fn load_with(
         );
     }
     Ok(model)
+}
+
+/// Gives the device's memory back and tells what of it was not; `model` is its last user.
+pub(crate) fn unload(model: Model) -> anyhow::Result<()> {
+    let device = model.device().clone();
+    drop(model);
+    for card in device.held()? {
+        for leak in card.leaks() {
+            eprintln!("warning: {leak}");
+        }
+    }
+    Ok(())
+}
+
+/// Tells what a card's memory is taken for, and which tensors are in it.
+pub(crate) fn tell_held(container: &Container, model: &Model) -> anyhow::Result<()> {
+    for card in model.device().held()? {
+        eprintln!("{}: {} of {} bytes are free", card.card, card.free, card.before);
+        for (what, count, bytes) in &card.held {
+            eprintln!(
+                "  {bytes:>15}  {what}{}",
+                if *count > 1 { format!(", {count} pieces") } else { String::new() }
+            );
+        }
+        let named: u64 = card.held.iter().map(|(_, _, bytes)| bytes).sum();
+        eprintln!(
+            "  {:>15}  the driver's own: code, and whole pages",
+            card.before.saturating_sub(card.free + named)
+        );
+        let blobs = container.table().blobs();
+        for (blob, of) in blobs.iter().enumerate() {
+            eprintln!("  {:>15}    {}", of.bytes, container.blob_name(blob));
+        }
+    }
+    Ok(())
 }
 
 /// What to say where the context is full.

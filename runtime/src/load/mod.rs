@@ -8,6 +8,7 @@
 //! [`Places`] says where everything goes. Mostly that is as it was packed; cards that a container was not packed for
 //! get their blobs one by one.
 
+mod again;
 mod anew;
 mod arena;
 mod choose;
@@ -30,6 +31,7 @@ pub use report::{CardReport, LoadReport};
 pub use verify::Verify;
 pub use weights::Weights;
 
+pub(crate) use again::again;
 pub(crate) use choose::{Beside, Chosen, Wish, choose, needs, trial};
 
 use crate::{Container, Result, RuntimeError};

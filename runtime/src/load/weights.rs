@@ -52,6 +52,12 @@ impl Weights {
         Self { arenas: Vec::new(), left, lifted: Some(cards) }
     }
 
+    /// No weights that anybody would read here, for measuring with others.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn none() -> Self {
+        Self::new(Vec::new(), Vec::new())
+    }
+
     /// The cards' arenas, for the device whose cards they are.
     #[cfg(feature = "cuda")]
     pub(crate) fn take_lifted(&mut self) -> Option<Box<dyn Lift>> {

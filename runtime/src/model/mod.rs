@@ -108,6 +108,8 @@ struct Inner {
     drafts: bool,
     settings: Settings,
     executable: Box<dyn Executable>,
+    /// Whether everything lies where it was packed for.
+    as_packed: bool,
     report: LoadReport,
     need: Vec<Need>,
     notes: Vec<String>,
@@ -147,7 +149,8 @@ impl Model {
         }
         let Chosen { places, notes: moved } =
             load::choose(container, wish, &beside, device.backend().family())?;
-        if !places.are_as_packed(container) {
+        let as_packed = places.are_as_packed(container);
+        if !as_packed {
             program = build(&places)?;
         }
         notes.extend(moved);
@@ -204,6 +207,7 @@ impl Model {
             drafts,
             settings,
             executable,
+            as_packed,
             report,
             need,
             notes,
@@ -252,6 +256,25 @@ impl Model {
     /// What loading did.
     pub fn load_report(&self) -> &LoadReport {
         &self.0.report
+    }
+
+    /// Brings a tensor or an expert, called as the container's blobs are, from its file to its place once more, between two
+    /// runs of its sessions, and lets the device hash what arrived; gives its bytes. What was made of small vectors when the
+    /// model was loaded stays as it is.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Setting`] for another container, an unknown name, or a device whose weights are in the host's memory;
+    /// [`RuntimeError::Damage`] where bytes are not those that were written: the model must not be used then.
+    pub fn reload(&self, container: &Container, name: &str) -> Result<u64> {
+        if container.header().root != self.0.root {
+            return Err(RuntimeError::Setting("the model was loaded from another container".into()));
+        }
+        if !self.0.as_packed {
+            let what = "only what lies as it was packed is brought again; load the model without --cards";
+            return Err(RuntimeError::Setting(what.into()));
+        }
+        let executable = &self.0.executable;
+        load::again(container, name, &|card, at, bytes, hashed| executable.replace(card, at, bytes, hashed))
     }
 
     /// The memory that was predicted, by card.

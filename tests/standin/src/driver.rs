@@ -1,7 +1,7 @@
 //! The driver's state, and what every call has in common.
 
 use crate::code::{Code, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_INITIALIZED};
-use crate::graph::Graph;
+use crate::graph::{Graph, Recording};
 use crate::settings::Settings;
 use std::alloc::Layout;
 use std::cell::Cell;
@@ -27,8 +27,8 @@ pub(crate) struct Driver {
     /// By handle, the card.
     pub(crate) modules: BTreeMap<usize, usize>,
     pub(crate) functions: BTreeMap<usize, Function>,
-    /// By stream that is recorded, how much it was given.
-    pub(crate) recorded: BTreeMap<usize, u64>,
+    /// By stream that is recorded, what it was given.
+    pub(crate) recorded: BTreeMap<usize, Recording>,
     pub(crate) graphs: BTreeMap<usize, Graph>,
     pub(crate) executables: BTreeMap<usize, Graph>,
     handles: usize,

@@ -2,7 +2,7 @@
 //!
 //! It has the functions of the driver that `gantry-run` calls, and is stricter than the driver: handles, contexts, addresses
 //! and pages are all looked up. Work is done when it is given, so that streams and events never wait. Of the kernels only
-//! `gantry_blake3` is computed. What it saw, what is still allocated at the end and what was called wrongly goes to the
+//! `gantry_blake3` and those that choose a token are computed. What it saw, what is still allocated at the end and what was called wrongly goes to the
 //! file that `GANTRY_STANDIN_LOG` names (`log.rs`); `settings.rs` has the other
 //! variables.
 //!
@@ -18,5 +18,6 @@ mod graph;
 mod log;
 mod memory;
 mod module;
+mod sample_kernels;
 mod settings;
 mod stream;

@@ -18,7 +18,8 @@ impl Driver {
     /// Bytes of a card that are not taken.
     fn free(&self, card: usize) -> usize {
         let taken = self.allocations.values().filter(|a| a.card == card && !a.host).map(|a| a.bytes);
-        self.settings.memory.saturating_sub(taken.sum())
+        let kept = if self.allocated.is_empty() { 0 } else { self.settings.keep };
+        self.settings.memory.saturating_sub(taken.sum::<usize>() + kept)
     }
 
     fn allocate(&mut self, bytes: usize, host: bool) -> Result<usize, Code> {

@@ -1,8 +1,9 @@
 //! Modules, kernels by name, and launches.
 
 use crate::blake3_kernel;
-use crate::code::{INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED};
-use crate::driver::{Function, call, call_to_free, give};
+use crate::code::{Code, INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED};
+use crate::driver::{Driver, Function, call, call_to_free, give};
+use crate::sample_kernels;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 /// `CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK`.
@@ -10,6 +11,53 @@ const MOST_THREADS: c_int = 0;
 
 /// What a fat binary begins with.
 const FAT_BINARY: u32 = 0xba55_ed50;
+
+/// Kernels that are computed here.
+#[derive(Clone, Copy)]
+enum Kernel {
+    Blake3,
+    Argmax,
+    TopK,
+}
+
+impl Kernel {
+    fn find(name: &str) -> Option<Self> {
+        Some(match name {
+            "gantry_blake3" => Self::Blake3,
+            "gantry_argmax" => Self::Argmax,
+            "gantry_top_k" => Self::TopK,
+            _ => return None,
+        })
+    }
+
+    /// Bytes of each argument.
+    fn arguments(self) -> &'static [usize] {
+        match self {
+            Self::Blake3 => &[8, 8, 8],
+            Self::Argmax => &[8, 8, 8, 4],
+            Self::TopK => &[8, 8, 8, 4, 4],
+        }
+    }
+}
+
+/// A launch of one of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Launch {
+    kernel: Kernel,
+    groups: usize,
+    args: [u64; 5],
+}
+
+impl Launch {
+    pub(crate) fn run(self, driver: &mut Driver, card: usize) -> Result<(), Code> {
+        let [memory, stretches, values, ..] = self.args.map(|n| n as usize);
+        match self.kernel {
+            Kernel::Blake3 => blake3_kernel::run(driver, card, self.groups, memory, (stretches, values)),
+            Kernel::Argmax => sample_kernels::argmax(driver, card, self.groups, self.args),
+            Kernel::TopK => sample_kernels::top_k(driver, card, self.groups, self.args),
+        }
+    }
+}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_void) -> i32 {
@@ -77,7 +125,7 @@ unsafe extern "C" fn cuFuncGetAttribute(value: *mut c_int, attribute: c_int, fun
 
 /// `CUlaunchConfig`, but for its attributes, which change nothing here: kernels run at once, one by one.
 #[repr(C)]
-struct Launch {
+struct Config {
     grid: [c_uint; 3],
     group: [c_uint; 3],
     shared: c_uint,
@@ -88,42 +136,51 @@ struct Launch {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuLaunchKernelEx(
-    launch: *const Launch,
+    config: *const Config,
     function: usize,
     arguments: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> i32 {
     call("cuLaunchKernelEx", |driver| {
-        if launch.is_null() {
+        if config.is_null() {
             return Err(INVALID_VALUE);
         }
         // SAFETY: the caller's, for as long as the call.
-        let launch = unsafe { &*launch };
-        let card = driver.card_of_stream(launch.stream)?;
+        let config = unsafe { &*config };
+        let card = driver.card_of_stream(config.stream)?;
         let kernel = driver.functions.get(&function).ok_or(INVALID_HANDLE)?;
         if driver.modules.get(&kernel.module) != Some(&card) {
             return Err(INVALID_HANDLE);
         }
-        let computed = kernel.name == "gantry_blake3";
-        if driver.records(launch.stream) {
-            return Ok(());
-        }
-        if !computed {
-            return Err(NOT_SUPPORTED);
-        }
-        let [groups, y, z] = launch.grid;
-        if [y, z, launch.shared] != [1, 1, 0]
-            || launch.group != [blake3_kernel::GROUP, 1, 1]
-            || launch.attribute_count != 0 && launch.attributes.is_null()
+        let Some(kernel) = Kernel::find(&kernel.name) else {
+            return if driver.records(config.stream) || driver.settings.skip {
+                Ok(())
+            } else {
+                Err(NOT_SUPPORTED)
+            };
+        };
+        let [groups, y, z] = config.grid;
+        if [y, z, config.shared] != [1, 1, 0]
+            || config.group != [blake3_kernel::GROUP, 1, 1]
+            || config.attribute_count != 0 && config.attributes.is_null()
             || groups == 0
             || arguments.is_null()
             || !extra.is_null()
         {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: this kernel takes three addresses, and the caller has a pointer to each.
-        let [memory, stretches, values] =
-            [0, 1, 2].map(|i| unsafe { arguments.add(i).read().cast::<usize>().read_unaligned() });
-        blake3_kernel::run(driver, card, groups as usize, memory, (stretches, values))
+        let mut args = [0; 5];
+        for (i, (arg, bytes)) in args.iter_mut().zip(kernel.arguments()).enumerate() {
+            // SAFETY: the kernel takes as many arguments of these sizes, and the caller has a pointer to each.
+            unsafe {
+                let from = arguments.add(i).read();
+                *arg = match bytes {
+                    4 => u64::from(from.cast::<u32>().read_unaligned()),
+                    _ => from.cast::<u64>().read_unaligned(),
+                };
+            }
+        }
+        let (stream, launch) = (config.stream, Launch { kernel, groups: groups as usize, args });
+        if driver.records_launch(stream, launch) { Ok(()) } else { launch.run(driver, card) }
     })
 }

@@ -10,6 +10,8 @@
 //! | `GANTRY_STANDIN_MEMORY` | bytes of each card, 4 GiB |
 //! | `GANTRY_STANDIN_FAIL` | `cuMemAlloc_v2:3` or `cuMemAlloc_v2:3=999`: that call fails, with that code |
 //! | `GANTRY_STANDIN_FLIP` | a byte of the arena, one bit of which changes between its copy and its hash |
+//! | `GANTRY_STANDIN_KEEP` | bytes that a card takes for itself when something is first allocated, and keeps |
+//! | `GANTRY_STANDIN_SKIP` | 1: kernels that are not computed here do nothing, instead of failing |
 //!
 //! A function that frees something frees it even where it is to fail: the driver uses these to tell what went wrong before.
 
@@ -27,6 +29,8 @@ pub(crate) struct Settings {
     pub(crate) memory: usize,
     pub(crate) fail: Option<Fail>,
     pub(crate) flip: Option<u64>,
+    pub(crate) skip: bool,
+    pub(crate) keep: usize,
 }
 
 /// The call that fails.
@@ -53,6 +57,8 @@ impl Settings {
             generation: number("GENERATION", 90) as i32,
             memory: number("MEMORY", 4 << 30) as usize,
             fail: of("FAIL").map(|text| Fail::parse(&text)),
+            skip: number("SKIP", 0) == 1,
+            keep: number("KEEP", 0) as usize,
             flip: of("FLIP").map(|text| parse("FLIP", &text)),
         }
     }

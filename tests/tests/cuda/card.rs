@@ -47,6 +47,11 @@ impl Machine {
         self.folder.path().join("lib/libcuda.so")
     }
 
+    /// A file of this machine's.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
     /// With `GANTRY_STANDIN_…` set.
     pub(crate) fn set(mut self, name: &'static str, value: impl ToString) -> Self {
         self.settings.insert(name, value.to_string());

@@ -132,6 +132,31 @@ fn cards_that_reach_each_other_already_are_taken() {
 }
 
 #[test]
+fn while_kernels_are_measured() {
+    if kernels() {
+        let measure = |machine: &Machine| {
+            let text = small().to_str().expect("UTF-8");
+            let only = ["--measure", "kernels", "--device", "cuda:0", "--only", "n=1", "-c", "16"];
+            machine.run(&[&["bench", text], only.as_slice()].concat())
+        };
+        let idle = |machine: Machine| machine.set("SKIP", 1).set("MEMORY", 32 << 20);
+        let names =
+            ["cuMemHostAlloc", "cuLaunchKernelEx", "cuGraphLaunch", "cuEventElapsedTime_v2", "cuEventRecord"];
+        for name in names {
+            let seen = measure(&idle(Machine::new().set("FAIL", format!("{name}:3"))));
+            match name {
+                // One is allocated, and it is not the third.
+                "cuMemHostAlloc" => seen.shows(&["the roof"]),
+                _ => seen.fails(1, &["error: cuda:0: ", "CUDA_ERROR_UNKNOWN (999)"]),
+            }
+        }
+        let middle = measure(&idle(Machine::new())).log.called["cuLaunchKernelEx"] / 2;
+        let seen = measure(&idle(Machine::new().set("FAIL", format!("cuLaunchKernelEx:{middle}"))));
+        seen.fails(1, &["error: cuda:0: launching gantry_", "CUDA_ERROR_UNKNOWN (999)"]);
+    }
+}
+
+#[test]
 fn memory_that_a_context_lacks_is_memory() {
     if !kernels() {
         return;

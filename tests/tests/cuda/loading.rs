@@ -83,6 +83,10 @@ fn a_model_is_loaded_and_verified_before_it_is_run() {
     // Kernels other than that which hashes do not run here.
     seen.fails(
         1,
-        &["every byte verified on the card", "cuda:0: launching", "CUDA_ERROR_NOT_SUPPORTED (801)"],
+        &[
+            "every byte verified on the card",
+            "cuda:0: launching gantry_embed",
+            "CUDA_ERROR_NOT_SUPPORTED (801)",
+        ],
     );
 }

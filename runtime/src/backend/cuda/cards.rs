@@ -11,6 +11,7 @@ use super::shares::CardsSequence;
 use super::workspace::{CudaWorkspace, GRAPHS, HEAD_ROWS, Shape, most_tokens};
 use crate::backend::{Part, RunOptions, Sequence, Settings, Wanted, Workspace};
 use crate::model::program::{self, CardPrograms, Split};
+use crate::sample::Deciding;
 use crate::{Result, RuntimeError};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -85,7 +86,7 @@ impl CudaCards {
 
     /// What a run of one token of each sequence may be recorded as; `None` where launches depend on more.
     fn shape(&self, spans: &[Span], wanted: &[Wanted]) -> Option<Vec<Shape>> {
-        self.cards.iter().map(|card| card.shape(spans, wanted)).collect()
+        self.cards.iter().map(|card| card.shape(spans, wanted, Deciding::All)).collect()
     }
 
     /// Body and head for one token of each of `n` sequences, as each card does them.

@@ -27,7 +27,7 @@ impl Kernels {
         Ok(function)
     }
 
-    /// Gives a kernel to a stream.
+    /// Gives a kernel to a stream: groups of `threads`, or of as many as it was compiled for.
     ///
     /// # Safety
     /// As [`Function::launch`]; kernels of `kernels/device` begin with `BEGIN`.
@@ -37,13 +37,16 @@ impl Kernels {
         stream: &Stream,
         name: &'static str,
         grid: [usize; 3],
+        threads: Option<usize>,
         args: &Args,
     ) -> Result<(), CudaError> {
         let function = self.function(name)?;
+        let all = function.group();
+        let group = threads.and_then(|n| u32::try_from(n).ok()).map_or(all, |n| n.min(all));
         // Sizes of buffers are below 2^31, so that counts of groups fit.
         let grid = grid.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
         // SAFETY: the caller's promise.
-        unsafe { function.launch(stream, grid, function.group(), Start::Early, &args.0) }
+        unsafe { function.launch(stream, grid, group, Start::Early, &args.0) }
     }
 }
 
@@ -66,6 +69,12 @@ impl Args {
     /// 32-bit numbers.
     pub(super) fn int(mut self, numbers: &[usize]) -> Self {
         self.0.extend(numbers.iter().map(|n| Arg::U32(u32::try_from(*n).unwrap_or(u32::MAX))));
+        self
+    }
+
+    /// One of any kind.
+    pub(super) fn with(mut self, arg: Arg) -> Self {
+        self.0.push(arg);
         self
     }
 

@@ -85,3 +85,10 @@ pub(super) fn check_cards(places: &Places, cards: usize) -> Result<()> {
     }
     Ok(())
 }
+
+/// Kernels are measured on one card.
+pub(super) fn one_card() -> RuntimeError {
+    RuntimeError::Incompatible(
+        "kernels are measured on one card: give a container for one (gantry replan --cards 1)".into(),
+    )
+}

@@ -14,7 +14,7 @@ use gantry_formats::block::iq3xxs_grid;
 use gantry_formats::rotation;
 use gantry_kernels::cpu::{Ngram, RopeTable};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
 /// A program with its weights on a card, or on several of which this is one.
 pub(super) struct Loaded {
@@ -29,6 +29,8 @@ pub(super) struct Loaded {
     pub(super) weights: Arc<Weights>,
     /// Of all cards.
     arenas: Arc<Vec<DeviceMemory>>,
+    /// Runs share it; who writes to the arena has it alone.
+    pub(super) used: RwLock<()>,
     tables: Placed,
     /// By [`VectorId`].
     vectors: Vec<TableId>,
@@ -96,6 +98,7 @@ impl Loaded {
             program,
             weights,
             arenas,
+            used: RwLock::default(),
             tables,
             vectors,
             codebook,
@@ -105,6 +108,11 @@ impl Loaded {
             ngrams,
             routed,
         })
+    }
+
+    /// This card's arena.
+    pub(super) fn arena(&self) -> &DeviceMemory {
+        &self.arenas[self.card]
     }
 
     /// Where a matrix begins.

@@ -7,6 +7,7 @@ mod bare;
 mod batch;
 mod buffers;
 mod cards;
+mod choose;
 mod driver;
 mod exchange;
 mod experts;
@@ -16,23 +17,27 @@ mod lift;
 mod limits;
 mod loaded;
 mod look_back;
+mod measure;
 mod peers;
 mod plan;
 mod products;
 mod registry;
+mod replace;
 mod sequence;
 mod shares;
 mod steps;
 mod streams;
 mod tables;
+mod watch;
 mod workspace;
 
 pub use bare::{hash_rate, pinned_copy, read_and_copy};
 pub use driver::{CardInfo, CudaError, DeviceMemory, cards};
+pub use measure::{KernelBench, KernelCase, KernelOptions, Roof, Timing};
 
 use super::counters::Counters;
-use super::{Backend, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace};
-use crate::load::{self, Lift, LoadOptions, LoadReport, Places, Verify, Weights};
+use super::{Backend, CardHeld, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace};
+use crate::load::{self, Hashed, Lift, LoadOptions, LoadReport, Places, Verify, Weights};
 use crate::model::program::{CardPrograms, ExpertCheck, Kept, Program, StepKind};
 use crate::{Container, Result, RuntimeError};
 use cards::CudaCards;
@@ -48,6 +53,8 @@ use workspace::CudaWorkspace;
 /// Some cards.
 pub(super) struct Cuda {
     cards: Vec<Arc<Context>>,
+    /// Bytes that were free on each when it was opened.
+    before: Vec<u64>,
     threads: usize,
 }
 
@@ -58,7 +65,8 @@ impl Cuda {
             let others = cards.iter().enumerate().filter(|(other, _)| *other != i);
             others.map(|(_, other)| card.reach(other)).collect::<Result<(), CudaError>>()?;
         }
-        Ok(Self { cards, threads })
+        let before = cards.iter().map(|card| Ok(card.memory()?.0)).collect::<Result<_, CudaError>>()?;
+        Ok(Self { cards, before, threads })
     }
 }
 
@@ -112,6 +120,15 @@ impl Backend for Cuda {
     fn free(&self) -> Result<Option<Vec<u64>>> {
         let free = self.cards.iter().map(|c| Ok(c.memory()?.0)).collect::<Result<_, CudaError>>()?;
         Ok(Some(free))
+    }
+
+    fn held(&self) -> Result<Vec<CardHeld>> {
+        let each = self.cards.iter().zip(&self.before).map(|(card, before)| {
+            let held = card.held().into_iter().map(|(what, (count, bytes))| (what, count, bytes)).collect();
+            let name = format!("cuda:{}", card.info().card);
+            Ok(CardHeld { card: name, held, before: *before, free: card.memory()?.0 })
+        });
+        Ok(each.collect::<Result<_, CudaError>>()?)
     }
 
     fn lift(&self, places: &Places) -> Result<Option<Box<dyn Lift>>> {
@@ -177,6 +194,12 @@ impl Executable for Prepared {
 
     fn routed(&self) -> Option<Vec<Vec<u64>>> {
         self.cards[0].routed.as_ref().map(|counters| counters.counts())
+    }
+
+    fn replace(&self, card: usize, at: u64, bytes: &[u8], hashed: &[Hashed]) -> Result<Vec<[u8; 32]>> {
+        let loaded =
+            self.cards.get(card).ok_or_else(|| loaded::wrong("arena", format!("there is no card {card}")))?;
+        loaded.replace(at, bytes, hashed)
     }
 }
 

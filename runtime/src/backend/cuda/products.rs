@@ -66,7 +66,12 @@ impl Runner {
         let mut int = vec![n, weight.rows.len(), weight.cols];
         int.extend(form.order);
         let grid = [groups(weight.rows.len(), product.rows), groups(n, product.tokens), 1];
-        self.launch(loaded, product.kernel, grid, &Args::at(&addresses).long(&long).int(&int))
+        self.launch_groups(
+            loaded,
+            product.kernel,
+            (grid, product.threads),
+            &Args::at(&addresses).long(&long).int(&int),
+        )
     }
 
     pub(super) fn route(&self, around: &Around<'_, '_>, step: &Step, n: usize) -> Result<()> {
@@ -157,7 +162,8 @@ impl Runner {
             let mut int = vec![all, used, experts, first.rows.len(), first.cols, per_pair.into()];
             int.extend(form.order);
             let grid = [groups(first.rows.len(), chosen.rows), count, 1];
-            self.launch(loaded, chosen.kernel, grid, &Args::at(&addresses).long(&long).int(&int))?;
+            let args = Args::at(&addresses).long(&long).int(&int);
+            self.launch_groups(loaded, chosen.kernel, (grid, chosen.threads), &args)?;
         }
         Ok(())
     }

@@ -10,11 +10,23 @@ pub(super) struct Product {
     pub(super) kernel: &'static str,
     pub(super) rows: usize,
     pub(super) tokens: usize,
+    /// Threads of a group, where they are fewer than all.
+    pub(super) threads: Option<usize>,
+}
+
+/// Most chunks that kernels with matrix instructions cut a row into, a warp for each: `CHUNKS` of `kernels/cuda/mma.cuh`.
+const CHUNKS: usize = 16;
+
+/// Threads for the chunks of a row of `cols` columns, as `chunk_blocks` there cuts it.
+fn chunk_threads(cols: usize) -> usize {
+    let blocks = cols.div_ceil(32);
+    let chunk = blocks.div_ceil(4 * CHUNKS) * 4;
+    32 * blocks.div_ceil(chunk.max(1)).max(1)
 }
 
 /// Most tokens for which weights go straight into registers; for more of them they are shared by a tile of tokens.
 const FEW: usize = 128;
-/// Most tokens of which experts are multiplied without matrix instructions: there are few of each expert then.
+/// Most tokens of which experts are multiplied in small tiles: there are few of each expert then.
 const UNGROUPED: usize = 32;
 
 /// Whether there is a kernel for a step that reads such weights.
@@ -109,22 +121,32 @@ pub(super) fn gemm(layout: Layout, cols: usize, n: usize) -> Option<Product> {
         Some(Tiled::E8) if n > FEW => ("gantry_tiles_e8_planar", 128, 64),
         _ => (portable, 16, 8),
     };
-    Some(Product { kernel, rows, tokens })
+    let threads = kernel.starts_with("gantry_decode_").then(|| chunk_threads(cols));
+    Some(Product { kernel, rows, tokens, threads })
 }
 
 /// The kernel that multiplies `n` tokens by matrices of experts; `tokens` are the pairs of a tile.
 pub(super) fn experts(layout: Layout, cols: usize, n: usize) -> Option<Product> {
     let [_, portable] = product(layout)?;
-    let kernel = tiled(layout, cols).filter(|_| n > UNGROUPED).map(|tiled| match tiled {
+    let tiled = tiled(layout, cols);
+    let few = match tiled {
+        Some(Tiled::Block32) => Some("gantry_decode_experts_i8_block32"),
+        Some(Tiled::ChannelA32) => Some("gantry_decode_experts_i8_channel_a32"),
+        Some(Tiled::ChannelA64) => Some("gantry_decode_experts_i8_channel_a64"),
+        Some(Tiled::Q8) => Some("gantry_decode_experts_q8_0_split"),
+        Some(Tiled::E8) | None => None,
+    };
+    let many = tiled.map(|tiled| match tiled {
         Tiled::Q8 => "gantry_tiles_experts_q8_0_split",
         Tiled::Block32 => "gantry_tiles_experts_i8_block32",
         Tiled::ChannelA32 => "gantry_tiles_experts_i8_channel_a32",
         Tiled::ChannelA64 => "gantry_tiles_experts_i8_channel_a64",
         Tiled::E8 => "gantry_tiles_experts_e8_planar",
     });
-    Some(match kernel {
-        Some(kernel) => Product { kernel, rows: 128, tokens: 64 },
-        None => Product { kernel: portable, rows: 16, tokens: 8 },
+    Some(match (few, many) {
+        (_, Some(kernel)) if n > UNGROUPED => Product { kernel, rows: 128, tokens: 64, threads: None },
+        (Some(kernel), _) => Product { kernel, rows: 16, tokens: 8, threads: Some(chunk_threads(cols)) },
+        _ => Product { kernel: portable, rows: 16, tokens: 8, threads: None },
     })
 }
 
@@ -153,13 +175,24 @@ mod tests {
     #[test]
     fn every_kernel_that_is_launched_has_a_source() {
         let crates = ["gantry_formats", "gantry_kernels", "gantry_"];
-        let launched = words("src/backend/cuda", &["rs"]);
+        let mut launched = words("src/backend/cuda", &["rs"]);
+        launched.extend(words("src/backend/cuda/measure", &["rs"]));
         let launched = launched.iter().filter(|w| !crates.contains(&w.as_str()));
         let mut written = words("../kernels/device", &["c", "h"]);
         written.extend(words("../kernels/cuda", &["cu"]));
         let missing: Vec<_> = launched.clone().filter(|name| !written.contains(*name)).collect();
         assert!(missing.is_empty(), "{missing:?}");
         assert!(launched.count() > 30);
+    }
+
+    #[test]
+    fn rows_are_cut_as_the_kernels_cut_them() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels/cuda/mma.cuh");
+        let text = std::fs::read_to_string(file).unwrap();
+        assert!(text.contains(&format!("constexpr uint CHUNKS = {CHUNKS};")));
+        assert!(text.contains("return (blocks + 4 * CHUNKS - 1) / (4 * CHUNKS) * 4;"));
+        let threads = [32, 640, 2560, 6144, 16384].map(chunk_threads);
+        assert_eq!(threads, [32, 160, 320, 512, 512]);
     }
 
     #[test]

@@ -121,6 +121,11 @@ impl CudaSequence {
         self.memory.address() + self.places[id.0].at
     }
 
+    /// All of it.
+    pub(super) fn memory(&self) -> &DeviceMemory {
+        &self.memory
+    }
+
     /// How.
     pub(super) fn place(&self, id: KeptId) -> Place {
         self.places[id.0]

@@ -9,6 +9,7 @@ use super::kernels::{Args, groups};
 use super::loaded::{Loaded, wrong};
 use super::registry;
 use super::sequence::CudaSequence;
+use super::watch::Watch;
 use crate::Result;
 use crate::model::program::{BufferId, Format, Gate, Matrix, Pieces, Step};
 use gantry_formats::arch::RopeType;
@@ -24,6 +25,8 @@ pub(super) struct Runner {
     pub(super) partial: DeviceMemory,
     /// What it gives other cards and gets from them, where there are some.
     pub(super) exchange: Option<Arc<dyn Exchange>>,
+    /// Who looks at launches.
+    pub(super) watch: Watch,
 }
 
 /// What a step sees.
@@ -45,11 +48,24 @@ impl Runner {
         grid: [usize; 3],
         args: &Args,
     ) -> Result<()> {
-        // SAFETY: kernels and their arguments are listed side by side in `kernels/device`. Matrices lie within the arena
-        // (checked when the program was prepared), tables are as long as the batch or the model they describe, and
-        // buffers hold the largest batch, which runs do not exceed; all of it outlives the stream's work, for it is
-        // freed only after the context is idle.
-        unsafe { loaded.kernels.launch(&self.stream, name, grid, args) }?;
+        self.launch_groups(loaded, name, (grid, None), args)
+    }
+
+    /// Launches groups of fewer threads than the kernel was compiled for.
+    pub(super) fn launch_groups(
+        &self,
+        loaded: &Loaded,
+        name: &'static str,
+        (grid, threads): ([usize; 3], Option<usize>),
+        args: &Args,
+    ) -> Result<()> {
+        self.watch.around((&loaded.kernels, &self.stream), name, || {
+            // SAFETY: kernels and their arguments are listed side by side in `kernels/device`. Matrices lie within the
+            // arena (checked when the program was prepared), tables are as long as the batch or the model they describe,
+            // and buffers hold the largest batch, which runs do not exceed; all of it outlives the stream's work, for it
+            // is freed only after the context is idle.
+            unsafe { loaded.kernels.launch(&self.stream, name, grid, threads, args) }
+        })?;
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use super::batch::{Batch, Span};
 use super::buffers::Buffers;
+use super::choose::{self, Choice};
 use super::driver::{CudaError, DeviceMemory, Graph, Pinned, Stream};
 use super::kernels::{Args, groups};
 use super::limits::no_drafts;
@@ -11,14 +12,16 @@ use super::plan::{FEW, Op, plan};
 use super::products::list_bytes;
 use super::sequence::CudaSequence;
 use super::steps::{Around, EACH, Runner};
-use crate::backend::{Part, Sequence, Settings, Wanted, Workspace};
+use super::watch::Watch;
+use crate::backend::{KernelTime, Part, Sequence, Settings, Wanted, Workspace};
 use crate::model::program::{self, Program, Step};
+use crate::sample::{Deciding, Following};
 use crate::session::MAX_TOGETHER;
 use crate::{Result, RuntimeError};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Rows that the head computes at once: enough that its weights are not read for each anew, few enough that logits stay
@@ -42,6 +45,7 @@ pub(super) struct CudaWorkspace {
     /// Logits on their way.
     pinned: Pinned,
     pub(super) logits: Vec<f32>,
+    choice: Choice,
     pub(super) profile: Option<BTreeMap<program::Part, Duration>>,
     pub(super) loaded: Arc<Loaded>,
 }
@@ -54,6 +58,8 @@ pub(super) struct Shape {
     splits: usize,
     /// Where the tables are.
     tables: u64,
+    /// What is done with the logits.
+    deciding: Deciding,
 }
 
 /// Most tokens of a run: a batch, or one of each of as many sequences as go together.
@@ -62,7 +68,7 @@ pub(super) fn most_tokens(settings: &Settings) -> usize {
 }
 
 /// Bytes of partial results, for the step that needs most.
-fn partials(program: &Program, settings: &Settings, tokens: usize) -> u64 {
+pub(super) fn partials(program: &Program, settings: &Settings, tokens: usize) -> u64 {
     let each = program.steps().map(|step| {
         let lists = list_bytes(step, &program.buffers, tokens).saturating_add(512);
         partial_bytes(step, settings, tokens).max(lists)
@@ -73,7 +79,9 @@ fn partials(program: &Program, settings: &Settings, tokens: usize) -> u64 {
 /// Bytes of a session's working memory.
 pub(super) fn scratch_bytes(program: &Program, settings: &Settings) -> u64 {
     let tokens = most_tokens(settings);
-    super::buffers::bytes(&program.buffers, tokens).saturating_add(partials(program, settings, tokens))
+    let work =
+        super::buffers::bytes(&program.buffers, tokens).saturating_add(partials(program, settings, tokens));
+    work.saturating_add(choose::bytes(program.vocab))
 }
 
 impl CudaWorkspace {
@@ -91,9 +99,10 @@ impl CudaWorkspace {
             plans: BTreeMap::new(),
             batch: Batch::new(loaded)?,
             most: tokens,
-            runner: Runner { stream, buffers, partial, exchange: None },
+            runner: Runner { stream, buffers, partial, exchange: None, watch: Watch::default() },
             pinned,
             logits: Vec::new(),
+            choice: Choice::new(context, program.vocab)?,
             profile: None,
         })
     }
@@ -118,6 +127,10 @@ impl CudaWorkspace {
             match op {
                 Op::Step(i) if matches!(steps[*i], Step::Ngram { .. }) => continue,
                 Op::Step(i) => {
+                    if matches!(steps[*i], Step::Begin(_)) && self.runner.watch.is_on() {
+                        self.runner.stream.synchronize()?;
+                        self.runner.watch.collect()?;
+                    }
                     if let (Step::Begin(part), Some(times)) = (&steps[*i], &mut self.profile) {
                         self.runner.stream.synchronize()?;
                         let at = Instant::now();
@@ -129,6 +142,10 @@ impl CudaWorkspace {
                 _ => {}
             }
             self.runner.op(&around, steps, op, n)?;
+        }
+        if self.runner.watch.is_on() {
+            self.runner.stream.synchronize()?;
+            self.runner.watch.collect()?;
         }
         if let (Some((part, since)), Some(times)) = (now, &mut self.profile) {
             self.runner.stream.synchronize()?;
@@ -180,16 +197,17 @@ impl CudaWorkspace {
     }
 
     /// What a run of one token of each sequence may be recorded as; `None` where launches depend on more.
-    pub(super) fn shape(&self, spans: &[Span], wanted: &[Wanted]) -> Option<Shape> {
+    pub(super) fn shape(&self, spans: &[Span], wanted: &[Wanted], deciding: Deciding) -> Option<Shape> {
         let one = spans.iter().all(|s| s.tokens == 1) && wanted.iter().all(|w| *w == Wanted::Last);
         let program = &self.loaded.program;
         let fixed = !program.body.iter().chain(&program.head).any(|step| {
             // As many blocks as are complete, as many entries as there are.
             matches!(step, Step::Compress { .. } | Step::Select { .. })
         });
-        let watched = self.profile.is_some() || self.loaded.routed.is_some();
+        let watched = self.profile.is_some() || self.runner.watch.is_on() || self.loaded.routed.is_some();
         let longest = spans.iter().map(|s| s.start + s.tokens).max().unwrap_or(0);
-        let shape = Shape { sequences: spans.len(), splits: splits(longest), tables: self.batch.address() };
+        let tables = self.batch.address();
+        let shape = Shape { sequences: spans.len(), splits: splits(longest), tables, deciding };
         (one && fixed && !watched && spans.len() <= HEAD_ROWS).then_some(shape)
     }
 
@@ -207,7 +225,8 @@ impl CudaWorkspace {
                 let (stream, this) = (Arc::clone(&self.runner.stream), &mut *self);
                 Graph::record(&stream, || {
                     this.walk(&loaded.program.body, sequences, n)?;
-                    this.head(0..n)
+                    this.head(0..n)?;
+                    this.choice.give(&this.runner, &loaded, shape.deciding)
                 })?
             }
         };
@@ -218,7 +237,33 @@ impl CudaWorkspace {
         Ok(())
     }
 
-    fn compute(&mut self, parts: &mut [Part<'_>], sink: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
+    /// Brings what was chosen; all logits where there was nothing to choose, so that the host says why.
+    fn chosen(&mut self, deciding: Deciding, following: &mut Following) -> Result<()> {
+        match self.choice.bring(&self.runner, self.loaded.program.vocab, deciding)? {
+            Some(best) => following.best = best,
+            None => {
+                self.bring(1)?;
+                following.logits.extend_from_slice(&self.logits);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets sequences of which something kept has the tokens of a run, and something has not.
+    fn give_up(&self, parts: &mut [Part<'_>]) {
+        let _ = self.runner.stream.synchronize();
+        for part in parts {
+            part.sequence.rewind(0);
+        }
+    }
+
+    /// Where not all logits are wanted, the parts are one, and what was chosen waits on the card.
+    fn compute(
+        &mut self,
+        parts: &mut [Part<'_>],
+        deciding: Deciding,
+        sink: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<()> {
         let loaded = Arc::clone(&self.loaded);
         let vocab = loaded.program.vocab;
         let (mut spans, mut tokens, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
@@ -240,8 +285,11 @@ impl CudaWorkspace {
         }
         self.batch.set(&loaded, &tokens, spans.clone(), &sequences, &self.runner.stream)?;
         self.gather(&loaded.program.body, &sequences)?;
-        if let Some(shape) = self.shape(&spans, &wanted) {
+        if let Some(shape) = self.shape(&spans, &wanted, deciding) {
             self.replay(shape, &sequences)?;
+            if deciding != Deciding::All {
+                return Ok(());
+            }
             self.bring(spans.len())?;
             self.logits.chunks_exact(vocab).enumerate().for_each(|(i, row)| sink(i, row));
             return Ok(());
@@ -257,6 +305,10 @@ impl CudaWorkspace {
             for first in rows.clone().step_by(HEAD_ROWS) {
                 let some = first..rows.end.min(first + HEAD_ROWS);
                 self.head(some.clone())?;
+                if deciding != Deciding::All {
+                    self.choice.give(&self.runner, &loaded, deciding)?;
+                    continue;
+                }
                 self.bring(some.len())?;
                 sink(i, &self.logits);
             }
@@ -274,19 +326,44 @@ fn own(sequence: &mut dyn Sequence) -> Result<&mut CudaSequence> {
 
 impl Workspace for CudaWorkspace {
     fn run(&mut self, parts: &mut [Part<'_>], sink: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
-        let result = self.compute(parts, sink);
+        let loaded = Arc::clone(&self.loaded);
+        let _used = loaded.used.read().unwrap_or_else(PoisonError::into_inner);
+        let result = self.compute(parts, Deciding::All, sink);
         if result.is_err() {
-            let _ = self.runner.stream.synchronize();
-            // Some of what a sequence keeps has these tokens, some has not.
-            for part in parts {
-                part.sequence.rewind(0);
-            }
+            self.give_up(parts);
         }
         result
     }
 
+    fn run_deciding(&mut self, part: Part<'_>, deciding: Deciding, following: &mut Following) -> Result<()> {
+        let deciding = choose::on_card(deciding);
+        let mut parts = [part];
+        following.clear();
+        if deciding == Deciding::All || parts[0].wanted != Wanted::Last || parts[0].tokens.is_empty() {
+            return self.run(&mut parts, &mut |_, rows| following.logits.extend_from_slice(rows));
+        }
+        let loaded = Arc::clone(&self.loaded);
+        let _used = loaded.used.read().unwrap_or_else(PoisonError::into_inner);
+        let done = self
+            .compute(&mut parts, deciding, &mut |_, _| ())
+            .and_then(|()| self.chosen(deciding, following));
+        if done.is_err() {
+            self.give_up(&mut parts);
+        }
+        done
+    }
+
     fn measure(&mut self) {
         self.profile = Some(BTreeMap::new());
+    }
+
+    fn measure_kernels(&mut self) {
+        self.profile = None;
+        self.runner.watch.times();
+    }
+
+    fn measured_kernels(&self) -> Vec<KernelTime> {
+        self.runner.watch.seen()
     }
 
     fn measured(&self) -> Vec<(program::Part, Duration)> {

@@ -2,8 +2,11 @@
 #![allow(unsafe_code, reason = "calls of the driver, each with its reason")]
 
 use super::CudaError;
+use super::ledger::Ledger;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use cudarc::driver::{DriverError, result};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 /// The oldest driver that runs these kernels: they are compiled by CUDA 13.
@@ -152,6 +155,7 @@ pub(crate) struct Context {
     info: CardInfo,
     device: sys::CUdevice,
     context: sys::CUcontext,
+    pub(super) ledger: Ledger,
 }
 
 // SAFETY: a context may be current on any number of threads; every call below makes it current first.
@@ -176,7 +180,7 @@ impl Context {
         let device = result::device::get(card as i32).map_err(failed)?;
         // SAFETY: the device is one that the driver gave; it is released when this is dropped.
         let context = unsafe { result::primary_ctx::retain(device) }.map_err(failed)?;
-        let opened = Arc::new(Self { info, device, context });
+        let opened = Arc::new(Self { info, device, context, ledger: Ledger::default() });
         opened.current()?;
         Ok(opened)
     }
@@ -223,7 +227,12 @@ impl Context {
         }
     }
 
-    pub(super) fn failed(&self, what: &'static str, error: DriverError) -> CudaError {
+    /// What of its memory is taken here, by name: how many allocations, and bytes of all.
+    pub(crate) fn held(&self) -> BTreeMap<&'static str, (usize, u64)> {
+        self.ledger.held()
+    }
+
+    pub(super) fn failed(&self, what: impl Into<Cow<'static, str>>, error: DriverError) -> CudaError {
         CudaError::call(self.info.card, what, error)
     }
 }

@@ -3,6 +3,7 @@
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 use gantry_formats::exit::{Exit, ExitCode};
+use std::borrow::Cow;
 
 /// Why a card cannot be used, or stopped working.
 #[derive(Debug, thiserror::Error)]
@@ -96,7 +97,7 @@ pub enum CudaError {
         /// Which card.
         card: usize,
         /// What was tried.
-        what: &'static str,
+        what: Cow<'static, str>,
         /// The driver's name of it.
         name: String,
         /// The driver's number.
@@ -106,9 +107,9 @@ pub enum CudaError {
 
 impl CudaError {
     /// What the driver said when `what` was tried on `card`.
-    pub(super) fn call(card: usize, what: &'static str, error: DriverError) -> Self {
+    pub(super) fn call(card: usize, what: impl Into<Cow<'static, str>>, error: DriverError) -> Self {
         let name = error.error_name().map_or("unknown error".into(), |n| n.to_string_lossy().into_owned());
-        Self::Call { card, what, name, code: error.0 as u32 }
+        Self::Call { card, what: what.into(), name, code: error.0 as u32 }
     }
 }
 

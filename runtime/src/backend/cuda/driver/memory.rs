@@ -31,6 +31,7 @@ impl DeviceMemory {
             },
             _ => context.failed("allocating", e),
         })?;
+        context.ledger.take(address, what, bytes);
         Ok(Self { context: Arc::clone(context), address, bytes })
     }
 
@@ -127,6 +128,7 @@ impl Drop for DeviceMemory {
         let _ = self.context.current();
         // SAFETY: allocated in `new`, freed once. The driver waits for what still uses it.
         let _ = unsafe { result::free_sync(self.address) };
+        self.context.ledger.free(self.address);
     }
 }
 

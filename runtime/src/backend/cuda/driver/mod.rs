@@ -4,14 +4,17 @@
 //! where one is missing, so that all that are used here are looked up first.
 
 mod context;
+mod cublaslt;
 mod error;
 mod graph;
+mod ledger;
 mod memory;
 mod module;
 mod stream;
 
 pub(crate) use context::Context;
 pub use context::{CardInfo, cards};
+pub(crate) use cublaslt::CublasLt;
 pub use error::CudaError;
 pub(crate) use graph::Graph;
 pub use memory::DeviceMemory;

@@ -61,7 +61,7 @@ impl Module {
         // SAFETY: the function was just found.
         let group = unsafe { result::function::get_function_attribute(function, most) };
         let group = group.map_err(|e| self.context.failed("asking for a kernel's group", e))?;
-        Ok(Function { module: Arc::clone(self), function, group: group.max(1) as u32 })
+        Ok(Function { module: Arc::clone(self), function, group: group.max(1) as u32, name: name.into() })
     }
 }
 
@@ -79,6 +79,7 @@ pub(crate) struct Function {
     module: Arc<Module>,
     function: sys::CUfunction,
     group: u32,
+    name: Arc<str>,
 }
 
 // SAFETY: the driver lets any thread launch a kernel.
@@ -175,6 +176,6 @@ impl Function {
         // SAFETY: the function is the module's, which lives; the configuration and the pointers live as long as the
         // call; the caller vouches for the arguments.
         let status = unsafe { sys::cuLaunchKernelEx(&raw const config, self.function, pointers, extra) };
-        status.result().map_err(|e| context.failed("launching a kernel", e))
+        status.result().map_err(|e| context.failed(format!("launching {}", self.name), e))
     }
 }

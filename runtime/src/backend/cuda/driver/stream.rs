@@ -61,6 +61,14 @@ impl Stream {
         }
     }
 
+    /// A new event of the same card.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub(crate) fn event(&self, timed: bool) -> Result<Event, CudaError> {
+        Event::new(&self.context, timed)
+    }
+
     /// What it is given from now on begins after `event`.
     ///
     /// # Errors
