@@ -1,6 +1,6 @@
 //! The buffers of a program on a card.
 
-use super::driver::{Context, CudaError, DeviceMemory, Stream};
+use super::driver::{Context, CudaError, DeviceMemory, Staged, Stream};
 use crate::model::program::{Buffer, BufferId, Format};
 use std::sync::Arc;
 
@@ -65,8 +65,13 @@ impl Buffers {
         self.memory.read(at, into, stream)
     }
 
-    /// Copies bytes there.
-    pub(super) fn write(&self, id: BufferId, from: &[u8], stream: &Stream) -> Result<(), CudaError> {
-        self.memory.write(self.at(id) - self.memory.address(), from, stream)
+    /// Copies bytes there, by way of `staged`.
+    pub(super) fn write(
+        &self,
+        id: BufferId,
+        from: &[u8],
+        (staged, stream): (&mut Staged, &Stream),
+    ) -> Result<(), CudaError> {
+        staged.write(&self.memory, self.at(id) - self.memory.address(), from, stream)
     }
 }

@@ -269,7 +269,7 @@ impl Runner {
 
     /// The rows of a table that the tokens hash to: gathered by the host, for the table stays in its file.
     pub(super) fn ngram(
-        &self,
+        &mut self,
         around: &Around<'_, '_>,
         table: &Matrix,
         hash: usize,
@@ -287,7 +287,7 @@ impl Runner {
             host::ngram_rows(from, hash, &sequence.tokens, span.start, &mut bytes, out)?;
         }
         let bytes: Vec<u8> = out.iter().flat_map(|v| v.to_le_bytes()).collect();
-        self.buffers.write(y, &bytes, &self.stream)?;
+        self.buffers.write(y, &bytes, (&mut self.staged, &self.stream))?;
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 
 use super::batch::Batch;
 use super::buffers::Buffers;
-use super::driver::{DeviceMemory, Stream};
+use super::driver::{DeviceMemory, Staged, Stream};
 use super::exchange::Exchange;
 use super::kernels::{Args, groups};
 use super::loaded::{Loaded, wrong};
@@ -23,6 +23,8 @@ pub(super) struct Runner {
     pub(super) buffers: Buffers,
     /// Partial results on their way: of attention, of delta nets, lists of experts.
     pub(super) partial: DeviceMemory,
+    /// Rows of tables on their way to a buffer.
+    pub(super) staged: Staged,
     /// What it gives other cards and gets from them, where there are some.
     pub(super) exchange: Option<Arc<dyn Exchange>>,
     /// Who looks at launches.

@@ -1,6 +1,6 @@
 //! Small tables for kernels: many in one piece of a card's memory.
 
-use super::driver::{Context, CudaError, DeviceMemory, Stream};
+use super::driver::{Context, CudaError, DeviceMemory, Staged, Stream};
 use std::sync::Arc;
 
 /// Beginnings of tables are multiples of this.
@@ -44,6 +44,8 @@ impl Tables {
 /// Tables on a card.
 pub(super) struct Placed {
     memory: DeviceMemory,
+    /// Others on their way, where they are replaced.
+    staged: Option<Staged>,
 }
 
 impl Placed {
@@ -51,7 +53,7 @@ impl Placed {
     pub(super) fn new(tables: &Tables, context: &Arc<Context>, stream: &Stream) -> Result<Self, CudaError> {
         let memory = DeviceMemory::new(context, tables.bytes.len() as u64, "tables of a model")?;
         memory.write(0, &tables.bytes, stream)?;
-        Ok(Self { memory })
+        Ok(Self { memory, staged: None })
     }
 
     /// Other tables in the place of these.
@@ -63,7 +65,11 @@ impl Placed {
             let bytes = tables.bytes.len().next_power_of_two() as u64;
             self.memory = DeviceMemory::new(&context, bytes, "tables of a batch")?;
         }
-        self.memory.write(0, &tables.bytes, stream)
+        let staged = match &mut self.staged {
+            Some(staged) => staged,
+            none => none.insert(Staged::new(self.memory.context(), "tables of a batch")?),
+        };
+        staged.write(&self.memory, 0, &tables.bytes, stream)
     }
 
     pub(super) fn at(&self, id: TableId) -> u64 {

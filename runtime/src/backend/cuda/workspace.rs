@@ -3,7 +3,7 @@
 use super::batch::{Batch, Span};
 use super::buffers::Buffers;
 use super::choose::{self, Choice};
-use super::driver::{CudaError, DeviceMemory, Graph, Pinned, Stream};
+use super::driver::{CudaError, DeviceMemory, Graph, Pinned, Staged, Stream};
 use super::kernels::{Args, groups};
 use super::limits::no_drafts;
 use super::loaded::Loaded;
@@ -99,7 +99,14 @@ impl CudaWorkspace {
             plans: BTreeMap::new(),
             batch: Batch::new(loaded)?,
             most: tokens,
-            runner: Runner { stream, buffers, partial, exchange: None, watch: Watch::default() },
+            runner: Runner {
+                stream,
+                buffers,
+                partial,
+                staged: Staged::new(context, "rows of a table")?,
+                exchange: None,
+                watch: Watch::default(),
+            },
             pinned,
             logits: Vec::new(),
             choice: Choice::new(context, program.vocab)?,

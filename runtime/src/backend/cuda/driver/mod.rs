@@ -10,6 +10,7 @@ mod graph;
 mod ledger;
 mod memory;
 mod module;
+mod staged;
 mod stream;
 
 pub(crate) use context::Context;
@@ -20,4 +21,5 @@ pub(crate) use graph::Graph;
 pub use memory::DeviceMemory;
 pub(crate) use memory::{Pinned, Registered};
 pub(crate) use module::{Arg, Function, Module, Start};
+pub(crate) use staged::Staged;
 pub(crate) use stream::{Event, Stream};

@@ -10,7 +10,7 @@ use crate::Result;
 use crate::backend::Settings;
 use crate::backend::cuda::batch::{Batch, Span};
 use crate::backend::cuda::buffers::Buffers;
-use crate::backend::cuda::driver::{Context, CublasLt, DeviceMemory, Graph, Stream};
+use crate::backend::cuda::driver::{Context, CublasLt, DeviceMemory, Graph, Staged, Stream};
 use crate::backend::cuda::loaded::Loaded;
 use crate::backend::cuda::sequence::CudaSequence;
 use crate::backend::cuda::steps::{Around, Runner};
@@ -68,7 +68,8 @@ impl<'a> Cases<'a> {
         let sequence =
             kept.then(|| CudaSequence::new(context, &loaded.aside, &loaded.program, &settings, |_| true));
         let sequence = sequence.transpose()?;
-        let runner = Runner { stream, buffers, partial, exchange: None, watch: Watch::default() };
+        let staged = Staged::new(context, "rows of a table")?;
+        let runner = Runner { stream, buffers, partial, staged, exchange: None, watch: Watch::default() };
         let cases =
             Self { runner, sequence, batch, loaded, groups, tokens, lengths, ids, region, settings, options };
         cases.fill_buffers(most)?;
@@ -169,7 +170,8 @@ impl<'a> Cases<'a> {
         let mut counts = Vec::new();
         for (id, ids) in self.ids.made_up(&self.loaded.program, n, length) {
             let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-            self.runner.buffers.write(id, &bytes, &self.runner.stream)?;
+            let runner = &mut self.runner;
+            runner.buffers.write(id, &bytes, (&mut runner.staged, &runner.stream))?;
             counts.push((id, distinct(&ids)));
         }
         Ok(counts)
