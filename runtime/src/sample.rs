@@ -114,7 +114,7 @@ pub struct Following {
     /// One logit for each token; empty where a device has chosen the best of them.
     pub logits: Vec<f32>,
     /// The tokens that [`Deciding`] asked for, the best first, where a device has chosen them: never one that is
-    /// impossible. The logit of [`Deciding::Highest`] stays on the device, and is 0 here.
+    /// impossible.
     pub best: Vec<(u32, f32)>,
 }
 

@@ -171,7 +171,7 @@ fn brought(logits: &[f32], deciding: Deciding) -> Following {
     let mut all: Vec<(u32, f32)> = possible.map(|(token, x)| (token as u32, *x)).collect();
     match deciding {
         Deciding::All => following.logits = logits.to_vec(),
-        Deciding::Highest => following.best = vec![(greedy(logits).unwrap(), 0.0)],
+        Deciding::Highest => following.best = vec![(greedy(logits).unwrap(), f32::NAN)],
         Deciding::Best(most) => {
             all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
             all.truncate(most);

@@ -171,6 +171,14 @@ impl Driver {
         }
     }
 
+    /// Whether `len` bytes from `address` on lie in one allocation of pinned memory.
+    pub(crate) fn holds_pinned(&self, address: usize, len: usize) -> bool {
+        let found = self.allocations.range(..=address).next_back();
+        found.is_some_and(|(start, of)| {
+            of.host && address.checked_add(len).is_some_and(|end| end <= start + of.bytes)
+        })
+    }
+
     /// Whether `len` bytes from `address` on lie in one allocation of a card.
     pub(crate) fn holds(&self, card: usize, address: usize, len: usize) -> bool {
         let found = self.allocations.range(..=address).next_back();

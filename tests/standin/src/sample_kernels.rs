@@ -3,8 +3,9 @@
 use crate::code::{Code, ILLEGAL_ADDRESS};
 use crate::driver::Driver;
 
-/// Logits of a group of `gantry_top_k`.
+/// Logits of a group of `gantry_top_k`, and of `gantry_argmax`.
 const OF: usize = 1024;
+const HIGHEST_OF: usize = 4096;
 
 /// Numbers in the card's memory.
 fn read<T: Copy>(driver: &Driver, card: usize, at: usize, count: usize) -> Result<Vec<T>, Code> {
@@ -17,7 +18,9 @@ fn read<T: Copy>(driver: &Driver, card: usize, at: usize, count: usize) -> Resul
 }
 
 fn write<T: Copy>(driver: &Driver, card: usize, at: usize, values: &[T]) -> Result<(), Code> {
-    if !driver.holds(card, at, size_of_val(values)) {
+    // What was found may go straight to the host.
+    let bytes = size_of_val(values);
+    if !driver.holds(card, at, bytes) && !driver.holds_pinned(at, bytes) {
         return Err(ILLEGAL_ADDRESS);
     }
     let to = std::ptr::with_exposed_provenance_mut::<T>(at);
@@ -32,19 +35,31 @@ fn wrong(x: f32) -> bool {
     x.is_nan() || x == f32::INFINITY
 }
 
-/// The token of the highest logit of each row, of equal ones the lowest.
-pub(crate) fn argmax(driver: &Driver, card: usize, rows: usize, args: [u64; 5]) -> Result<(), Code> {
-    let [logits, ids, row, vocab, _] = args.map(|n| n as usize);
-    for r in 0..rows {
-        let logits: Vec<f32> = read(driver, card, logits + r * row * 4, vocab)?;
-        let mut best = (f32::NEG_INFINITY, u32::MAX);
-        for (token, x) in logits.iter().enumerate() {
-            best = if *x > best.0 { (*x, token as u32) } else { best };
-        }
-        let id = if logits.iter().any(|x| wrong(*x)) { u32::MAX } else { best.1 };
-        write(driver, card, ids + r * 4, &[id])?;
+/// Logits or keys, as keys.
+fn keys_of(
+    driver: &Driver,
+    card: usize,
+    [logits, keys, count]: [usize; 3],
+    zeros: bool,
+) -> Result<Vec<u64>, Code> {
+    if logits == 0 {
+        return read(driver, card, keys, count);
     }
-    Ok(())
+    let logits: Vec<f32> = read(driver, card, logits, count)?;
+    // Where zeros of both signs are equal, -0 is taken for +0.
+    let each = |(i, x): (usize, &f32)| key(if zeros && *x == 0.0 { 0.0 } else { *x }, i);
+    Ok(logits.iter().enumerate().map(each).collect())
+}
+
+/// The key of the highest logit of every 4096, of equal ones that of the lowest token.
+pub(crate) fn argmax(driver: &Driver, card: usize, groups: usize, args: [u64; 5]) -> Result<(), Code> {
+    let [logits, keys, best, count, _] = args.map(|n| n as usize);
+    let keys = keys_of(driver, card, [logits, keys, count], true)?;
+    if keys.len().div_ceil(HIGHEST_OF) != groups {
+        return Err(ILLEGAL_ADDRESS);
+    }
+    let each: Vec<u64> = keys.chunks(HIGHEST_OF).filter_map(|keys| keys.iter().max().copied()).collect();
+    write(driver, card, best, &each)
 }
 
 fn key(x: f32, token: usize) -> u64 {
@@ -60,12 +75,7 @@ fn key(x: f32, token: usize) -> u64 {
 /// The keys of the highest logits of every 1024, in order.
 pub(crate) fn top_k(driver: &Driver, card: usize, groups: usize, args: [u64; 5]) -> Result<(), Code> {
     let [logits, keys, best, count, most] = args.map(|n| n as usize);
-    let keys: Vec<u64> = match logits {
-        0 => read(driver, card, keys, count)?,
-        logits => {
-            read(driver, card, logits, count)?.into_iter().enumerate().map(|(i, x)| key(x, i)).collect()
-        }
-    };
+    let keys = keys_of(driver, card, [logits, keys, count], false)?;
     if keys.len().div_ceil(OF) != groups || most > OF {
         return Err(ILLEGAL_ADDRESS);
     }

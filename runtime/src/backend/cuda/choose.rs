@@ -8,9 +8,10 @@ use crate::Result;
 use crate::sample::Deciding;
 use std::sync::Arc;
 
-/// Logits of a group of `gantry_top_k`, and the most that it keeps of them.
-const GROUP: usize = 1024;
+/// Logits of a group of `gantry_top_k`, and the most that it keeps of them; those of a group of `gantry_argmax`.
+const TOP: usize = 1024;
 const MOST: usize = 256;
+const HIGHEST: usize = 4096;
 
 /// Bytes of a key: a logit and its token.
 const KEY: usize = 8;
@@ -22,14 +23,20 @@ const BROKEN: u64 = u64::MAX;
 pub(super) struct Choice {
     /// Keys of all groups, and those of the groups after that, in turn.
     keys: DeviceMemory,
-    /// On their way.
-    pinned: Pinned,
+    /// What came of the last round: the card writes it here by itself.
+    found: Pinned,
 }
 
-/// Bytes of keys for so many logits.
+/// Bytes of keys for so many logits: of a first round and of a second.
+fn halves(vocab: usize) -> [u64; 2] {
+    let first = groups(vocab, TOP) * MOST;
+    let second = groups(first, TOP) * MOST;
+    [first, second].map(|keys| ((keys * KEY) as u64).next_multiple_of(256))
+}
+
+/// Bytes on the card for so many logits.
 pub(super) fn bytes(vocab: usize) -> u64 {
-    let first = (groups(vocab, GROUP) * MOST * KEY) as u64;
-    first + first.div_ceil(4) + 256 + (MOST * KEY) as u64
+    halves(vocab).iter().sum()
 }
 
 /// What can be chosen on a card; else all logits are brought.
@@ -44,66 +51,48 @@ impl Choice {
     pub(super) fn new(context: &Arc<Context>, vocab: usize) -> Result<Self, CudaError> {
         let what = "what a token is chosen from";
         let keys = DeviceMemory::new(context, bytes(vocab), what)?;
-        Ok(Self { keys, pinned: Pinned::new(context, MOST * KEY, what)? })
-    }
-
-    /// Where the keys of one round are, of several in turn: the first has the most.
-    fn round(&self, turn: usize, vocab: usize) -> u64 {
-        let first = ((groups(vocab, GROUP) * MOST * KEY) as u64).next_multiple_of(256);
-        self.keys.address() + if turn.is_multiple_of(2) { 0 } else { first }
+        Ok(Self { keys, found: Pinned::new(context, MOST * KEY, what)? })
     }
 
     /// Launches the choice from the first row of logits.
     pub(super) fn give(&self, runner: &Runner, loaded: &Loaded, deciding: Deciding) -> Result<()> {
         let (logits, vocab) = (runner.buffers.at(loaded.program.logits), loaded.program.vocab);
-        match deciding {
-            Deciding::All => Ok(()),
-            Deciding::Highest => {
-                let args = Args::at(&[logits, self.keys.address()]).long(&[vocab]).int(&[vocab]);
-                runner.launch(loaded, "gantry_argmax", [1, 1, 1], &args)
+        let (kernel, of, most) = match deciding {
+            Deciding::All => return Ok(()),
+            Deciding::Highest => ("gantry_argmax", HIGHEST, 1),
+            Deciding::Best(most) => ("gantry_top_k", TOP, most),
+        };
+        let in_turn = [self.keys.address(), self.keys.address() + halves(vocab)[0]];
+        let (mut from, mut count) = ([logits, 0], vocab);
+        for turn in 0.. {
+            let n = groups(count, of);
+            let to = if n <= 1 { self.found.address() } else { in_turn[turn % 2] };
+            let args = Args::at(&[from[0], from[1], to]).int(&[count]);
+            let args = if deciding == Deciding::Highest { args } else { args.int(&[most]) };
+            runner.launch(loaded, kernel, [n, 1, 1], &args)?;
+            if n <= 1 {
+                break;
             }
-            Deciding::Best(most) => {
-                let mut from = [logits, 0];
-                let mut count = vocab;
-                for turn in 0.. {
-                    let to = self.round(turn, vocab);
-                    let n = groups(count, GROUP);
-                    let args = Args::at(&[from[0], from[1], to]).int(&[count, most]);
-                    runner.launch(loaded, "gantry_top_k", [n, 1, 1], &args)?;
-                    if n <= 1 {
-                        break;
-                    }
-                    (from, count) = ([0, to], n * most);
-                }
-                Ok(())
-            }
+            (from, count) = ([0, to], n * most);
         }
+        Ok(())
     }
 
-    /// Brings what was chosen, the best first; `None` where a logit is no number or none is possible.
-    pub(super) fn bring(
-        &mut self,
+    /// Waits for what was chosen, the best first; `None` where a logit is no number or none is possible.
+    pub(super) fn take(
+        &self,
         runner: &Runner,
         vocab: usize,
         deciding: Deciding,
     ) -> Result<Option<Vec<(u32, f32)>>, CudaError> {
-        let Deciding::Best(most) = deciding else {
-            let token = &mut self.pinned[..4];
-            self.keys.read(0, token, &runner.stream)?;
-            let token = u32::from_le_bytes([token[0], token[1], token[2], token[3]]);
-            return Ok((token as usize).lt(&vocab).then(|| vec![(token, 0.0)]));
+        runner.stream.synchronize()?;
+        let most = match deciding {
+            Deciding::Best(most) => most.min(MOST),
+            _ => 1,
         };
-        // The last round is the one of a single group.
-        let (mut count, mut last) = (groups(vocab, GROUP), 0);
-        while count > 1 {
-            (count, last) = (groups(count * most, GROUP), last + 1);
-        }
-        let at = self.round(last, vocab) - self.keys.address();
-        let keys = &mut self.pinned[..most * KEY];
-        self.keys.read(at, keys, &runner.stream)?;
-        let keys = keys.as_chunks().0.iter().map(|key| u64::from_le_bytes(*key)).take_while(|key| *key != 0);
+        let keys = self.found[..most * KEY].as_chunks().0.iter().map(|key| u64::from_le_bytes(*key));
         let mut best = Vec::with_capacity(most);
-        for key in keys {
+        for key in keys.take_while(|key| *key != 0) {
             let (token, logit) = decoded(key);
             if key == BROKEN || token as usize >= vocab {
                 return Ok(None);
@@ -144,18 +133,19 @@ mod tests {
     }
 
     #[test]
-    fn rounds_do_not_overlap_and_fit() {
+    fn rounds_fit() {
         for vocab in [1, 1023, 1024, 1025, 32_000, 151_936, 1_000_000] {
-            for most in [1, 40, MOST] {
-                let first = ((groups(vocab, GROUP) * MOST * KEY) as u64).next_multiple_of(256);
-                let mut count = groups(vocab, GROUP);
+            for (of, most) in [(TOP, 1), (TOP, 40), (TOP, MOST), (HIGHEST, 1)] {
+                let mut count = groups(vocab, of);
                 for turn in 0.. {
-                    let (at, end) = if turn % 2 == 0 { (0, first) } else { (first, bytes(vocab)) };
-                    assert!(at + (count * most * KEY) as u64 <= end, "{vocab}, {most}, round {turn}");
                     if count == 1 {
                         break;
                     }
-                    count = groups(count * most, GROUP);
+                    assert!(
+                        (count * most * KEY) as u64 <= halves(vocab)[turn % 2],
+                        "{vocab}, {most}, round {turn}"
+                    );
+                    count = groups(count * most, of);
                 }
             }
         }

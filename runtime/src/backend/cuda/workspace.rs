@@ -246,7 +246,7 @@ impl CudaWorkspace {
 
     /// Brings what was chosen; all logits where there was nothing to choose, so that the host says why.
     fn chosen(&mut self, deciding: Deciding, following: &mut Following) -> Result<()> {
-        match self.choice.bring(&self.runner, self.loaded.program.vocab, deciding)? {
+        match self.choice.take(&self.runner, self.loaded.program.vocab, deciding)? {
             Some(best) => following.best = best,
             None => {
                 self.bring(1)?;

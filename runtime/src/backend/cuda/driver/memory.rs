@@ -170,6 +170,13 @@ impl Pinned {
     }
 }
 
+impl Pinned {
+    /// Where it is, for kernels too: a card writes to it across the bus.
+    pub(crate) fn address(&self) -> u64 {
+        self.bytes.as_ptr().addr() as u64
+    }
+}
+
 impl Deref for Pinned {
     type Target = [u8];
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 const BYTES: u64 = 4 << 30;
 
 /// Groups for each multiprocessor that are tried: how many are best differs from card to card.
-const GROUPS: [usize; 3] = [2, 3, 4];
+const GROUPS: [usize; 4] = [2, 4, 8, 32];
 
 /// What a kernel that only reads gets.
 #[derive(Clone, Copy, Debug, PartialEq)]
