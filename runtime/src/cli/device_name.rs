@@ -17,7 +17,9 @@ impl std::str::FromStr for DeviceName {
             None if text == "cpu" => Ok(Self::Cpu),
             None if text == "cuda" => Ok(Self::Cuda(vec![0])),
             Some(("cuda", list)) => {
-                let cards = list.split(',').map(|n| n.strip_prefix("cuda:").unwrap_or(n).parse().map_err(|_| unknown()));
+                let cards = list
+                    .split(',')
+                    .map(|n| n.strip_prefix("cuda:").unwrap_or(n).parse().map_err(|_| unknown()));
                 let cards: Vec<usize> = cards.collect::<Result<_, _>>()?;
                 match cards.iter().enumerate().find(|(i, card)| cards[..*i].contains(card)) {
                     Some((_, card)) => Err(format!("card {card} is given twice")),
@@ -39,7 +41,9 @@ mod tests {
         assert_eq!("cuda".parse(), Ok(DeviceName::Cuda(vec![0])));
         assert_eq!("cuda:1,0".parse(), Ok(DeviceName::Cuda(vec![1, 0])));
         assert_eq!("cuda:0,cuda:2".parse(), Ok(DeviceName::Cuda(vec![0, 2])));
-        for wrong in ["", "gpu", "cuda:", "cuda:0,", "cuda:0,0", "cuda:0,cuda:0", "cuda:-1", "cpu:0", "cuda:0,cpu:0"] {
+        for wrong in
+            ["", "gpu", "cuda:", "cuda:0,", "cuda:0,0", "cuda:0,cuda:0", "cuda:-1", "cpu:0", "cuda:0,cpu:0"]
+        {
             assert!(wrong.parse::<DeviceName>().is_err(), "{wrong}");
         }
     }

@@ -1,7 +1,8 @@
 //! Starting, cards and their contexts.
 
 use crate::code::{
-    Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED, PEER_ENABLED, PEER_UNSUPPORTED,
+    Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED, PEER_ENABLED,
+    PEER_UNSUPPORTED,
 };
 use crate::driver::{CURRENT, Driver, call, call_to_free, give};
 use std::ffi::{c_char, c_int, c_uint};

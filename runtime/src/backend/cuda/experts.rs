@@ -66,7 +66,8 @@ impl Experts {
                 let (own, all) = (tables.longs(all.iter().map(own)), tables.longs(all.iter().map(address)));
                 let holders = product.weights.holders();
                 let several = holders.cards().len() > 1;
-                let turns = if several { experts.add_turns(&holders, arenas.len(), tables) } else { Vec::new() };
+                let turns =
+                    if several { experts.add_turns(&holders, arenas.len(), tables) } else { Vec::new() };
                 let copied = product.weights.iter().count() > product.weights.experts();
                 let turns = turns.get(card).copied().filter(|_| copied);
                 experts.by_matrices.insert(key, Places { own, all, turns, step });
@@ -80,7 +81,8 @@ impl Experts {
         if let Some((_, known)) = self.turns.iter().find(|(known, _)| known == holders) {
             return known.clone();
         }
-        let made: Vec<TableId> = (0..cards).map(|card| tables.ints(holders.turns(card).into_iter().flatten())).collect();
+        let made: Vec<TableId> =
+            (0..cards).map(|card| tables.ints(holders.turns(card).into_iter().flatten())).collect();
         self.turns.push((holders.clone(), made.clone()));
         made
     }

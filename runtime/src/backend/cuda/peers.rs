@@ -47,7 +47,8 @@ impl Sizes {
                     let launches = sizes.mail.entry((card, *to)).or_default();
                     let lengths = lengths(program, buffers, tokens);
                     for (i, chunk) in lengths.chunks(STRETCHES).enumerate() {
-                        let bytes = chunk.iter().fold(0, |n, m| u64::saturating_add(n, *m)).next_multiple_of(SLOT);
+                        let bytes =
+                            chunk.iter().fold(0, |n, m| u64::saturating_add(n, *m)).next_multiple_of(SLOT);
                         match launches.get_mut(i) {
                             Some(most) => *most = bytes.max(*most),
                             None => launches.push(bytes),
@@ -114,7 +115,11 @@ impl Link {
     fn new([from, to]: [&Loaded; 2], slots: u64, words: u64, launches: Vec<u64>) -> Result<Self, CudaError> {
         let what = "what cards give each other";
         let end = |card: &Loaded| DeviceMemory::new(&card.context, slots.saturating_mul(END), what);
-        Ok(Self { words: DeviceMemory::new(&to.context, words, what)?, ends: [end(from)?, end(to)?], launches })
+        Ok(Self {
+            words: DeviceMemory::new(&to.context, words, what)?,
+            ends: [end(from)?, end(to)?],
+            launches,
+        })
     }
 }
 
@@ -271,8 +276,10 @@ impl Peers {
             let sizes = buffers::sizes(buffer, buffer.rows as u64 * n as u64);
             at(id).into_iter().zip(sizes)
         });
-        let stretches: Vec<(u64, u64)> =
-            both.filter(|(_, bytes)| *bytes > 0).map(|(at, bytes)| (at, bytes.next_multiple_of(ALIGN))).collect();
+        let stretches: Vec<(u64, u64)> = both
+            .filter(|(_, bytes)| *bytes > 0)
+            .map(|(at, bytes)| (at, bytes.next_multiple_of(ALIGN)))
+            .collect();
         let [own, far] = if sends { [0, 1] } else { [1, 0] };
         for (chunk, first) in stretches.chunks(STRETCHES).zip(&link.launches) {
             let mut addresses = [0; STRETCHES + 5];
