@@ -140,17 +140,20 @@ DEVICE uint computes(GLOBAL const uint *ids, GLOBAL const uint *positions, GLOBA
     return id < experts && positions[pair / used] % turns[2 * id] == turns[2 * id + 1];
 }
 
-/* Copies a row of `width` floats. */
-DEVICE void copy_row(GLOBAL const float *from, GLOBAL float *to, uint width) {
-    for (uint i = LID; i < width / 4; i += EXCHANGE_GROUP) {
+/* Copies row `at` of rows of `row` floats: `width` of them, by fours where all rows begin at multiples of 16 bytes. */
+DEVICE void copy_row(GLOBAL const float *from, GLOBAL float *to, ulong at, ulong row, uint width) {
+    const uint by_four = row % 4 ? 0 : width / 4;
+    from += at * row;
+    to += at * row;
+    for (uint i = LID; i < by_four; i += EXCHANGE_GROUP) {
         *(GLOBAL float4 *)(to + 4 * i) = *(GLOBAL const float4 *)(from + 4 * i);
     }
-    for (uint i = width / 4 * 4 + LID; i < width; i += EXCHANGE_GROUP) to[i] = from[i];
+    for (uint i = 4 * by_four + LID; i < width; i += EXCHANGE_GROUP) to[i] = from[i];
 }
 
 /* Puts the rows of the pairs that this card computes on the board of the card that routes. A row is free to be written: that
  * card has asked anew only after it had read the last ones.
- *   y          [pairs][row], of which `width` floats are the row; row a multiple of 4
+ *   y          [pairs][row], of which `width` floats are the row
  *   ids, positions, used, experts  as for gantry_experts_group
  *   turns      [experts][2] of this card as there; {1, 1} for an expert that it has not
  *   words      of the board, at the other card: [pairs][row]
@@ -165,7 +168,7 @@ gantry_exchange_return(GLOBAL const float *y, GLOBAL const uint *RESTRICT ids, G
     const uint own = computes(ids, positions, turns, GROUP_X, used, experts);
     if (LID == 0) wrong[0] = *trouble;
     BARRIER();
-    if (own && !wrong[0]) copy_row(y + GROUP_X * row, words + GROUP_X * row, width);
+    if (own && !wrong[0]) copy_row(y, words, GROUP_X, row, width);
     GLOBAL_BARRIER();
     if (LID == 0 && own) {
         GLOBAL uint *end = ends + GROUP_X * END;
@@ -195,7 +198,7 @@ gantry_exchange_collect(GLOBAL float *y, GLOBAL const uint *RESTRICT ids, GLOBAL
         }
     }
     GLOBAL_BARRIER();
-    if (!wrong[0]) copy_row(words + GROUP_X * row, y + GROUP_X * row, width);
+    if (!wrong[0]) copy_row(words, y, GROUP_X, row, width);
 }
 
 /* Compares them word by word with the rows of y, which this card computed too. The first that differs is noted: its

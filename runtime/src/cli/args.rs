@@ -351,8 +351,8 @@ pub(crate) struct Load {
     /// Most memory to use, e.g. 2GiB, where less than is free.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) memory_limit: Option<u64>,
-    /// Loads onto N cards, or onto one for each budget of LIST, e.g. 24GiB,16GiB, whatever the container was packed for;
-    /// all are CPUs, cpu:0, cpu:1, ….
+    /// Loads onto N cards, or onto one for each budget of LIST, e.g. 24GiB,16GiB, whatever the container was packed for:
+    /// CPUs, cpu:0, cpu:1, …, or as many cards as --device names.
     #[arg(long, value_name = "N|LIST", value_parser = cards)]
     pub(crate) cards: Option<Cards>,
     /// How experts are spread over cards: paired, layers, balanced or replicate:N, with N extra copies in each layer

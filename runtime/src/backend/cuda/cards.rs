@@ -48,14 +48,18 @@ impl CudaCards {
         Ok(Self { cards, graphs: BTreeMap::new(), programs: Arc::clone(programs), exchange })
     }
 
-    /// Runs all lists of `split` for `n` rows, and waits for them.
-    fn walk(&mut self, split: &Split, shares: &Shares<'_>, n: usize) -> Result<()> {
+    /// Lets all cards that are `busy` work at once, and waits for them.
+    fn each(
+        &mut self,
+        shares: &Shares<'_>,
+        busy: impl Fn(usize) -> bool,
+        work: impl Fn(usize, &mut CudaWorkspace, &[&mut CudaSequence]) -> Result<()> + Sync,
+    ) -> Result<()> {
         let exchange = Arc::clone(&self.exchange);
-        let jobs = self.cards.iter_mut().zip(&split.lists).zip(shares);
-        let mut jobs = jobs.filter(|((_, list), _)| !list.is_empty());
-        let run = |((card, list), share): ((&mut CudaWorkspace, &Vec<_>), &Vec<_>)| {
-            // A card may wait for one that has not begun, so that each has a thread which gives it its work.
-            let done = card.walk(list, share, n).and_then(|()| Ok(card.runner.stream.synchronize()?));
+        let jobs = self.cards.iter_mut().zip(shares).enumerate();
+        let mut jobs = jobs.filter(|(card, _)| busy(*card));
+        let run = |(i, (card, share)): (usize, (&mut CudaWorkspace, &Vec<&mut CudaSequence>))| {
+            let done = work(i, card, share).and_then(|()| Ok(card.runner.stream.synchronize()?));
             if done.is_err() {
                 exchange.abort();
             }
@@ -63,6 +67,7 @@ impl CudaCards {
         };
         let Some(first) = jobs.next() else { return Ok(()) };
         let results: Vec<Result<()>> = std::thread::scope(|scope| {
+            // A card may wait for one that has not begun, so that each has a thread which gives it its work.
             let others: Vec<_> = jobs.map(|job| scope.spawn(|| run(job))).collect();
             let own = run(first);
             let joined = others.into_iter().map(|other| match other.join() {
@@ -72,6 +77,12 @@ impl CudaCards {
             std::iter::once(own).chain(joined).collect()
         });
         self.judge(results)
+    }
+
+    /// Runs all lists of `split` for `n` rows.
+    fn walk(&mut self, split: &Split, shares: &Shares<'_>, n: usize) -> Result<()> {
+        let busy = |card: usize| !split.lists[card].is_empty();
+        self.each(shares, busy, |i, card, share| card.walk(&split.lists[i], share, n))
     }
 
     /// The error that says most, where there is one.
@@ -89,23 +100,13 @@ impl CudaCards {
         self.cards.iter().map(|card| card.shape(spans, wanted, Deciding::All)).collect()
     }
 
-    /// Body and head for one token of each of `n` sequences, as each card does them.
+    /// Body and head for one token of each of `n` sequences, as each card does them, recorded.
     fn record(&mut self, shares: &Shares<'_>, n: usize) -> Result<Vec<Option<Graph>>> {
         let programs = Arc::clone(&self.programs);
-        let (body, head) = (&programs.body, &programs.head);
-        let graph = |(i, (card, share)): (usize, (&mut CudaWorkspace, &Vec<_>))| {
-            if body.lists[i].is_empty() && head.lists[i].is_empty() && i != head.start {
-                return Ok(None);
-            }
+        let graph = |(i, (card, share)): (usize, (&mut CudaWorkspace, &Vec<&mut CudaSequence>))| {
             let stream = Arc::clone(&card.runner.stream);
-            let recorded = Graph::record(&stream, || {
-                card.walk(&body.lists[i], share, n)?;
-                if i == head.start {
-                    card.choose(0..n)?;
-                }
-                card.walk(&head.lists[i], &[], n)
-            });
-            recorded.map(Some)
+            let record = || Graph::record(&stream, || token(&programs, i, card, share, n));
+            takes_part(&programs, i).then(record).transpose()
         };
         self.cards.iter_mut().zip(shares).enumerate().map(graph).collect()
     }
@@ -190,8 +191,15 @@ impl CudaCards {
         }
         self.prepare(&tokens, &spans, &shares)?;
         let (head, n) = (&programs.head, spans.len());
-        if let Some(shape) = self.shape(&spans, &wanted) {
-            self.replay(shape, &shares, n)?;
+        let single = spans.iter().all(|s| s.tokens == 1) && wanted.iter().all(|w| *w == Wanted::Last);
+        if single && n <= HEAD_ROWS {
+            match self.shape(&spans, &wanted) {
+                Some(shape) => self.replay(shape, &shares, n)?,
+                None => {
+                    let part = |card: usize| takes_part(&programs, card);
+                    self.each(&shares, part, |i, card, share| token(&programs, i, card, share, n))?;
+                }
+            }
             let end = &mut self.cards[head.end];
             end.bring(n)?;
             let vocab = end.loaded.program.vocab;
@@ -228,6 +236,28 @@ impl CudaCards {
         // Where a card is lost the next run says so.
         let _ = self.exchange.reset();
     }
+}
+
+/// Whether a card has something to do for a token.
+fn takes_part(programs: &CardPrograms, card: usize) -> bool {
+    let CardPrograms { body, head, .. } = programs;
+    !body.lists[card].is_empty() || !head.lists[card].is_empty() || card == head.start
+}
+
+/// What card `i` does for one token of each of `n` sequences: body and head.
+fn token(
+    programs: &CardPrograms,
+    i: usize,
+    card: &mut CudaWorkspace,
+    share: &[&mut CudaSequence],
+    n: usize,
+) -> Result<()> {
+    let CardPrograms { body, head, .. } = programs;
+    card.walk(&body.lists[i], share, n)?;
+    if i == head.start {
+        card.choose(0..n)?;
+    }
+    card.walk(&head.lists[i], &[], n)
 }
 
 /// A sequence of these cards.

@@ -62,8 +62,8 @@ impl Cuda {
     pub(super) fn new(cards: &[usize], threads: usize) -> Result<Self> {
         let cards = cards.iter().map(|card| Context::open(*card)).collect::<Result<Vec<_>, CudaError>>()?;
         for (i, card) in cards.iter().enumerate() {
-            let others = cards.iter().enumerate().filter(|(other, _)| *other != i);
-            others.map(|(_, other)| card.reach(other)).collect::<Result<(), CudaError>>()?;
+            let mut others = cards.iter().enumerate().filter(|(other, _)| *other != i);
+            others.try_for_each(|(_, other)| card.reach(other))?;
         }
         let before = cards.iter().map(|card| Ok(card.memory()?.0)).collect::<Result<_, CudaError>>()?;
         Ok(Self { cards, before, threads })

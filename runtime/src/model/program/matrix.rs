@@ -148,3 +148,24 @@ impl Holders {
         cards
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Holders;
+
+    #[test]
+    fn turns_say_the_same_as_the_rule_for_copies() {
+        let holders = Holders(vec![vec![0], vec![1], vec![0, 2], vec![0, 1, 2], vec![2]]);
+        for position in 0..12u32 {
+            for expert in 0..holders.experts() {
+                let computes = |card: &usize| {
+                    let [copies, turn] = holders.turns(*card)[expert];
+                    position % copies == turn
+                };
+                let cards: Vec<usize> = (0..4).filter(computes).collect();
+                let card = holders.of(expert, position as usize).unwrap();
+                assert_eq!(cards, [card], "expert {expert} at {position}: one card, and that one");
+            }
+        }
+    }
+}
