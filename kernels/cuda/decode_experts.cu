@@ -67,22 +67,29 @@ DEVICE void experts(const experts_input &in, typename P::number *room, uint *inp
 
 // Arguments as for gantry_experts_i8_* and gantry_experts_q8_0_split; int8 in the order 0 (nv_a32, columns a multiple of 32) or, per
 // channel, 1 (nv_a64, a multiple of 64). Grid: x = rows / 16 rounded up, y = bound of the tiles of up to 8, or `all`;
-// groups of at least 32 threads for each chunk of a row.
+// z = 1, or 2 with another product of the same input, rows and columns: its experts, factors, rows and outputs are `more_*`; groups of
+// at least 32 threads for each chunk of a row.
 #define DECODE_EXPERTS_ARGUMENTS \
     const uchar *RESTRICT base, const ulong *RESTRICT at, const uint *RESTRICT ids, const uint *RESTRICT tiles, \
         const uint *RESTRICT pairs, const uchar *RESTRICT xq, const float *RESTRICT xs, const float *RESTRICT scale, \
-        float *RESTRICT y, ulong scales, ulong first_row, ulong row_step
+        float *RESTRICT y, const ulong *RESTRICT more_at, const float *RESTRICT more_scale, ulong scales, \
+        ulong first_row, ulong row_step
 #define DECODE_EXPERTS_COUNTS \
-    ulong y_row, ulong y_start, uint all, uint used, uint experts, uint rows, uint cols, uint x_per_pair
+    ulong more_first_row, ulong more_row_step, ulong more_y_start, ulong y_row, ulong y_start, uint all, uint used, \
+        uint experts, uint rows, uint cols, uint x_per_pair
 #define DECODE_EXPERTS_BODY(P) \
     __shared__ P::number room[mma::CHUNKS * decode::PAIRS * decode::STRIDE]; \
     SHARED(uint, inputs, decode::PAIRS); \
     SHARED(uint, outputs, decode::PAIRS); \
+    if (GROUP_Z == 1) { \
+        at = more_at, scale = more_scale; \
+        first_row = more_first_row, row_step = more_row_step, y_start = more_y_start; \
+    } \
     decode::experts<P>({base, at, ids, tiles, pairs, xq, xs, scale, y, scales, first_row, row_step, y_row, y_start, all, \
                         used, experts, rows, cols, x_per_pair}, \
                        room, inputs, outputs)
 
-using DecodeExpertsQ8 = decode::product<Q8_0_SPLIT, false, 1, 1, 4>;
+using DecodeExpertsQ8 = decode::product<Q8_0_SPLIT, false, 1, 1, 2>;
 using DecodeExpertsBlock32 = decode::product<I8_BLOCK32, false, 1, 1, 4>;
 using DecodeExpertsA32 = decode::product<I8_CHANNEL, false, 1, 1, 4>;
 using DecodeExpertsA64 = decode::product<I8_CHANNEL, true, 1, 1, 4>;

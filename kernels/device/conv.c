@@ -30,6 +30,7 @@ gantry_conv(GLOBAL const float *RESTRICT x, GLOBAL const float *RESTRICT weight,
     const uint slot = slots[t], position = positions[t], inside = t - span_row[slot];
     GLOBAL float *ring = (GLOBAL float *)(states + offsets[slot]);
     float sum = 0.0f;
+    NO_UNROLL
     for (uint i = 0; i < taps; i++) {
         const uint back = (taps - 1 - i) * dilation;
         float v = 0.0f;

@@ -30,14 +30,17 @@ gantry_delta_prepare(GLOBAL const float *RESTRICT qkv, GLOBAL const float *RESTR
     if (head < 2 * key_heads) {
         GLOBAL const float *x = qkv + ((ulong)t * (2 * key_heads + value_heads) + head) * dim;
         float sum = 0.0f;
+        NO_UNROLL
         for (uint i = LID; i < dim; i += DELTA_PREPARE_GROUP) sum = MAD(x[i], x[i], sum);
         sum = sum_of_256(room, sum);
         const float r = DIV(1.0f, SQRT(ADD(sum, eps)));
+        NO_UNROLL
         for (uint i = LID; i < dim; i += DELTA_PREPARE_GROUP) {
             qk[((ulong)t * 2 * key_heads + head) * dim + i] = MUL(x[i], r);
         }
     } else {
         gates += (ulong)t * 2 * value_heads;
+        NO_UNROLL
         for (uint h = LID; h < value_heads; h += DELTA_PREPARE_GROUP) {
             const float a = alpha[t * alpha_row + alpha_start + h / alpha_len * alpha_stride + h % alpha_len];
             gates[h] = exp_of(MUL(softplus(ADD(a, dt[h])), decay[h]));

@@ -19,6 +19,7 @@ DEVICE void hyper_sums(uint layout, uint tokens, const weights *w, const ulong *
                        LOCAL const uint *low, LOCAL const float *scales, float *sums) {
     if (layout == Q8_0_SPLIT) {
         const uint blocks = w->cols / 32;
+        NO_UNROLL
         for (uint b = lane; b < blocks; b += HYPER_LANES) {
             uint q[HYPER_STREAMS][8];
             float d[HYPER_STREAMS];
@@ -43,6 +44,7 @@ DEVICE void hyper_sums(uint layout, uint tokens, const weights *w, const ulong *
         }
         return;
     }
+    NO_UNROLL
     for (uint k = lane * FLOATS_UNIT; k < w->cols; k += HYPER_LANES * FLOATS_UNIT) {
         UNROLL
         for (uint h = 0; h < HYPER_STREAMS; h++) {
@@ -66,6 +68,7 @@ DEVICE void hyper_low(uint layout, GLOBAL const float *low, ulong token, uint to
                       LOCAL uint *words, LOCAL float *scales, LOCAL uint *most) {
     /* Units of four values; a block is eight units. */
     const uint units = tokens * rank / 4;
+    NO_UNROLL
     for (uint start = 0; start < units; start += HYPER_GROUP) {
         const uint unit = start + LID, at = unit < units ? unit : units - 1;
         const uint t = at * 4 / rank, here = t < some ? t : some - 1;

@@ -28,6 +28,7 @@ gantry_rms_norm(GLOBAL const float *x, GLOBAL const float *weight, GLOBAL float 
     for (uint h = 0; h < NORM_HELD; h++) held[h] = LID + h * NORM_GROUP < len ? x[LID + h * NORM_GROUP] : 0.0f;
     UNROLL
     for (uint h = 0; h < NORM_HELD; h++) sum = MAD(held[h], held[h], sum);
+    NO_UNROLL
     for (uint i = LID + NORM_HELD * NORM_GROUP; i < len; i += NORM_GROUP) sum = MAD(x[i], x[i], sum);
     sum = sum_of_256(room, sum);
     const float r = DIV(1.0f, SQRT(ADD(DIV(sum, (float)len), eps)));
@@ -36,6 +37,7 @@ gantry_rms_norm(GLOBAL const float *x, GLOBAL const float *weight, GLOBAL float 
         const uint i = LID + h * NORM_GROUP;
         if (i < len) y[i] = weight ? MUL(MUL(held[h], r), weight[i]) : MUL(held[h], r);
     }
+    NO_UNROLL
     for (uint i = LID + NORM_HELD * NORM_GROUP; i < len; i += NORM_GROUP) {
         y[i] = weight ? MUL(MUL(x[i], r), weight[i]) : MUL(x[i], r);
     }
@@ -54,9 +56,11 @@ gantry_layer_norm(GLOBAL const float *x, GLOBAL const float *RESTRICT weight, GL
     x += (ulong)GROUP_X * len;
     y += (ulong)GROUP_X * len;
     float sum = 0.0f;
+    NO_UNROLL
     for (uint i = LID; i < len; i += NORM_GROUP) sum += x[i];
     const float center = DIV(sum_of_256(room, sum), (float)len);
     float rest = 0.0f, squares = 0.0f;
+    NO_UNROLL
     for (uint i = LID; i < len; i += NORM_GROUP) {
         const float d = x[i] - center;
         rest += d;
@@ -66,6 +70,7 @@ gantry_layer_norm(GLOBAL const float *x, GLOBAL const float *RESTRICT weight, GL
     float variance = DIV(sum_of_256(room, squares), (float)len) - delta * delta;
     variance = variance < 0.0f ? 0.0f : variance;
     const float r = DIV(1.0f, SQRT(ADD(variance, eps)));
+    NO_UNROLL
     for (uint i = LID; i < len; i += NORM_GROUP) {
         y[i] = ADD(MUL(MUL(SUB(SUB(x[i], center), delta), r), weight[i]), bias[i]);
     }

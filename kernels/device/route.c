@@ -1,6 +1,7 @@
 /* Which experts a token goes to, and with which weights. */
 #include "portable.h"
 
+/* No loop is unrolled: one group runs, once for a token, and fetching instructions is what takes its time. */
 #define ROUTE_GROUP 256
 /* Most experts of a layer. */
 #define ROUTE_EXPERTS 1024
@@ -12,10 +13,12 @@ DEVICE uint route_rank(LOCAL const float *scores, uint n, uint i) {
     /* Members side by side agree about what comes before and what after their 32. */
     const uint before = (i & ~31u) < n ? i & ~31u : n, after = before + 32 < n ? before + 32 : n;
     uint rank = 0, j = 0;
+    NO_UNROLL
     for (; j < before; j += 4) {
         const float4 v = *(LOCAL const float4 *)(scores + j);
         rank += (v.x >= own) + (v.y >= own) + (v.z >= own) + (v.w >= own);
     }
+    NO_UNROLL
     for (; j < after; j += 4) {
         const float4 v = *(LOCAL const float4 *)(scores + j);
         rank += (v.x > own) | ((v.x == own) & (j < i));
@@ -23,6 +26,7 @@ DEVICE uint route_rank(LOCAL const float *scores, uint n, uint i) {
         rank += (v.z > own) | ((v.z == own) & (j + 2 < i));
         rank += (v.w > own) | ((v.w == own) & (j + 3 < i));
     }
+    NO_UNROLL
     for (; j < n; j += 4) {
         const float4 v = *(LOCAL const float4 *)(scores + j);
         rank += (v.x > own) + (v.y > own) + (v.z > own) + (v.w > own);
@@ -61,6 +65,7 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
     const float least = FROM_BITS(0xff800000u);
     logits += (ulong)GROUP_X * experts;
     float most = least;
+    NO_UNROLL
     for (uint i = LID; i < experts; i += ROUTE_GROUP) {
         const float x = logits[i];
         p[i] = gating == 1 ? sigmoid(x) : gating == 2 ? SQRT(softplus(x)) : x;
@@ -69,6 +74,7 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
     most = max_of_256(room, most);
     float sum = 0.0f;
     if (gating == 0) {
+        NO_UNROLL
         for (uint i = LID; i < experts; i += ROUTE_GROUP) {
             p[i] = exp_of(SUB(p[i], most));
             sum += p[i];
@@ -76,6 +82,7 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
     }
     sum = sum_of_256(room, sum);
     const float inverse = DIV(1.0f, sum);
+    NO_UNROLL
     for (uint i = LID; i < experts; i += ROUTE_GROUP) {
         if (gating == 0) p[i] = MUL(p[i], inverse);
         /* A NaN counts as -infinity. */
@@ -87,6 +94,7 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
     room[LID] = least;
     if (groups > 1 && LID < groups) {
         float first = least, second = least;
+        NO_UNROLL
         for (uint i = 0; i < size; i++) {
             const float s = scores[LID * size + i];
             second = s > first ? first : (s > second ? s : second);
@@ -98,6 +106,7 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
     }
     BARRIER();
     if (groups > 1 && LID < groups && route_rank(room, groups, LID) >= groups_used) {
+        NO_UNROLL
         for (uint i = 0; i < size; i++) scores[LID * size + i] = least;
     }
     BARRIER();
@@ -111,6 +120,7 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
      * best `used` of the members' bests: those alone are ranked. */
     const uint each = (experts + ROUTE_GROUP - 1) / ROUTE_GROUP, first = LID * each;
     float best = least;
+    NO_UNROLL
     for (uint i = first; i < first + each && i < experts; i++) best = scores[i] > best ? scores[i] : best;
     room[LID] = best;
     BARRIER();
@@ -119,22 +129,26 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
     BARRIER();
     /* Candidates keep their order: where this member's begin is how many members before it have some. */
     uint place = 0;
+    NO_UNROLL
     for (uint i = 0; i < ROUTE_GROUP; i += 4) {
         const uint4 v = *(LOCAL const uint4 *)(kept + i);
         place += (v.x & (i < LID)) + (v.y & (i + 1 < LID)) + (v.z & (i + 2 < LID)) + (v.w & (i + 3 < LID));
     }
     const uint most_kept = used < ROUTE_GROUP ? used : ROUTE_GROUP, candidates = most_kept * each;
+    NO_UNROLL
     for (uint i = LID; i < candidates + 4; i += ROUTE_GROUP) {
         candidate_scores[i] = least;
         candidate_ids[i] = NONE;
     }
     BARRIER();
+    NO_UNROLL
     for (uint k = 0; k < each && holds; k++) {
         const uint i = first + k;
         candidate_scores[place * each + k] = i < experts ? scores[i] : least;
         candidate_ids[place * each + k] = i < experts ? i : NONE;
     }
     BARRIER();
+    NO_UNROLL
     for (uint i = LID; i < candidates && !given; i += ROUTE_GROUP) {
         const uint rank = route_rank(candidate_scores, candidates, i);
         if (candidate_ids[i] != NONE && rank < used) chosen[rank] = candidate_ids[i];
@@ -148,12 +162,14 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
     BARRIER();
     /* In order of the slots. */
     sum = 0.0f;
+    NO_UNROLL
     for (uint i = 0; i < used; i++) sum += room[i];
     BARRIER();
     if (gating == 3) w = MUL(w, DIV(1.0f, sum));
     room[LID] = w;
     BARRIER();
     sum = 0.0f;
+    NO_UNROLL
     for (uint i = 0; i < used; i++) sum += room[i];
     if (normalize) w = DIV(w, sum < 6.103515625e-5f ? 6.103515625e-5f : sum);
     if (scale != 0.0f && scale != 1.0f) w = MUL(w, scale);

@@ -62,6 +62,7 @@ gantry_stream_norm(GLOBAL float *RESTRICT x, GLOBAL const float *RESTRICT add, G
         }
         sum = MAD(held[k], held[k], sum);
     }
+    NO_UNROLL
     for (uint i = STREAMS_HELD * 4 * STREAMS_GROUP + LID; i < len; i += STREAMS_GROUP) {
         float v = x[at + i];
         if (add) {
@@ -92,6 +93,7 @@ gantry_stream_norm(GLOBAL float *RESTRICT x, GLOBAL const float *RESTRICT add, G
         }
         BARRIER();
     }
+    NO_UNROLL
     for (uint i = STREAMS_HELD * 4 * STREAMS_GROUP + LID; i < len; i += STREAMS_GROUP) {
         y[at + i] = MUL(MUL(x[at + i], r), gamma[(ulong)h * len + i]);
     }

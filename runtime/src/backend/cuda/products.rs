@@ -145,7 +145,8 @@ impl Runner {
                 _ => self.launch(loaded, "gantry_experts_group_tiles", [1, 1, 1], &args.int(&[most]))?,
             }
         }
-        for (product, chosen) in products.iter().zip(&chosen) {
+        let mut rest = products.iter().zip(&chosen).peekable();
+        while let Some((product, chosen)) = rest.next() {
             let first = product.weights.copy(0, 0).ok_or_else(none)?;
             let form = form(first)?;
             let held = loaded.experts(&product.weights, only)?;
@@ -157,16 +158,42 @@ impl Runner {
             let mut long = form.planes;
             long.extend([first.rows.start, held.step]);
             long.extend(form.stored_rows);
+            let mut both = 1;
+            if chosen.pairs {
+                // Another product of the same input goes along: gates and ups.
+                let other = rest.next_if(|(p, _)| {
+                    let (x, y) = (p.x == product.x, p.y.buffer == product.y.buffer);
+                    x && y && p.weights.copy(0, 0).is_some_and(|m| goes_along(m, first))
+                });
+                match other {
+                    Some((other, _)) => {
+                        both = 2;
+                        let matrix = other.weights.copy(0, 0).ok_or_else(none)?;
+                        let held = loaded.experts(&other.weights, only)?;
+                        addresses.extend([held.at, loaded.vector(other.scale)]);
+                        long.extend([matrix.rows.start, held.step, other.y.start]);
+                    }
+                    None => {
+                        addresses.extend([0; 2]);
+                        long.extend([0; 3]);
+                    }
+                }
+            }
             long.extend([buffer(product.y.buffer).width, product.y.start]);
             let per_pair = buffer(product.x).rows > 1;
             let mut int = vec![all, used, experts, first.rows.len(), first.cols, per_pair.into()];
             int.extend(form.order);
-            let grid = [groups(first.rows.len(), chosen.rows), count, 1];
+            let grid = [groups(first.rows.len(), chosen.rows), count, both];
             let args = Args::at(&addresses).long(&long).int(&int);
             self.launch_groups(loaded, chosen.kernel, (grid, chosen.threads), &args)?;
         }
         Ok(())
     }
+}
+
+/// Whether matrices of experts can be multiplied by one launch.
+fn goes_along(a: &Matrix, b: &Matrix) -> bool {
+    (a.layout, a.rows.len(), a.cols, a.stored_rows) == (b.layout, b.rows.len(), b.cols, b.stored_rows)
 }
 
 /// Bytes of lists of experts for batches of `tokens`.

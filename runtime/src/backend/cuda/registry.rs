@@ -12,6 +12,8 @@ pub(super) struct Product {
     pub(super) tokens: usize,
     /// Threads of a group, where they are fewer than all.
     pub(super) threads: Option<usize>,
+    /// Whether a launch takes two products of one input.
+    pub(super) pairs: bool,
 }
 
 /// Most chunks that kernels with matrix instructions cut a row into, a warp for each: `CHUNKS` of `kernels/cuda/mma.cuh`.
@@ -122,7 +124,7 @@ pub(super) fn gemm(layout: Layout, cols: usize, n: usize) -> Option<Product> {
         _ => (portable, 16, 8),
     };
     let threads = kernel.starts_with("gantry_decode_").then(|| chunk_threads(cols));
-    Some(Product { kernel, rows, tokens, threads })
+    Some(Product { kernel, rows, tokens, threads, pairs: false })
 }
 
 /// The kernel that multiplies `n` tokens by matrices of experts; `tokens` are the pairs of a tile.
@@ -144,9 +146,13 @@ pub(super) fn experts(layout: Layout, cols: usize, n: usize) -> Option<Product> 
         Tiled::E8 => "gantry_tiles_experts_e8_planar",
     });
     Some(match (few, many) {
-        (_, Some(kernel)) if n > UNGROUPED => Product { kernel, rows: 128, tokens: 64, threads: None },
-        (Some(kernel), _) => Product { kernel, rows: 16, tokens: 8, threads: Some(chunk_threads(cols)) },
-        _ => Product { kernel: portable, rows: 16, tokens: 8, threads: None },
+        (_, Some(kernel)) if n > UNGROUPED => {
+            Product { kernel, rows: 128, tokens: 64, threads: None, pairs: false }
+        }
+        (Some(kernel), _) => {
+            Product { kernel, rows: 16, tokens: 8, threads: Some(chunk_threads(cols)), pairs: true }
+        }
+        _ => Product { kernel: portable, rows: 16, tokens: 8, threads: None, pairs: false },
     })
 }
 
