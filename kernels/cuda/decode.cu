@@ -1,17 +1,245 @@
-// y = scale * W x + bias for few tokens; see decode.cuh.
-#include "decode.cuh"
+// y = scale * W x + bias for few tokens, by matrix instructions, weights read once for every 32 of them.
+//
+// A group has a tile of 16 rows, or a few, each of its warps one chunk of the columns. A lane loads its part of some blocks
+// of 32 columns at once, all that belongs to them, and multiplies; other warps do so meanwhile. The chunks are added in shared
+// memory.
+#include "../device/product.h"
+#include "mma.cuh"
 
 namespace decode {
 
+using namespace mma;
+
 // Groups that may begin before the kernel before them has ended: they fetch weights meanwhile.
 constexpr uint EARLY = 264;
+// Between the tokens of a warp's sums.
+constexpr uint STRIDE = 20;
+
+// A product's rows; its planes from the first of them on.
+struct matrix {
+    const uchar *bytes;
+    const uchar *scales;
+    uint rows;
+    uint cols;
+};
+
+struct output {
+    const float *scale;
+    const float *bias;
+    float *y;
+    ulong y_row;
+    ulong y_start;
+    uint n;
+};
+
+DEVICE void store(const output &o, float value, uint row, uint token) {
+    if (o.scale) value = MUL(value, o.scale[0]);
+    if (o.bias) value = ADD(value, o.bias[row]);
+    o.y[token * o.y_row + row] = value;
+}
+
+// Scales b .. b + U of weights of the row that begins at `row`, two in a word; those from `last` on are zeros. `whole`: they
+// are aligned.
+template <uint U>
+DEVICE uint2 load_scales(const ushort *plane, uint row, uint b, uint last, bool whole) {
+    uint2 v = make_uint2(0, 0);
+    if (whole && U == 4) {
+        v = *(const uint2 *)(plane + (row + b));
+    } else if (whole) {
+        v.x = *(const uint *)(plane + (row + b));
+    } else {
+        if (b < last) v.x = plane[row + b];
+        if (b + 1 < last) v.x |= (uint)plane[row + b + 1] << 16;
+        if (U == 4 && b + 2 < last) v.y = plane[row + b + 2];
+        if (U == 4 && b + 3 < last) v.y |= (uint)plane[row + b + 3] << 16;
+    }
+    return v;
+}
+DEVICE float scale_of(const uint2 &v, uint i) { return from_half((ushort)((i < 2 ? v.x : v.y) >> (16 * (i % 2)))); }
+
+// LAYOUT: I8_BLOCK32 or I8_CHANNEL, in the order nv_a32 or, PAIRS, nv_a64. T instructions of 8 tokens by R tiles of rows, UNIT
+// blocks at once, by WARPS warps, each of which has a chunk of the columns or more.
+template <uint LAYOUT, bool PAIRS, int T, int R, uint UNIT, uint WARPS>
+struct product {
+    static constexpr bool CHANNEL = LAYOUT == I8_CHANNEL;
+    static constexpr int EACH = CHUNKS / WARPS;
+    static constexpr uint ROWS = 16 * R, TOKENS = 8 * T;
+    using number = typename std::conditional<CHANNEL, int, float>::type;
+
+    // First activations, two units of each warp (straight from memory a read of a fragment would be of as many cache lines as
+    // it has tokens), then the chunks' sums.
+    struct channel_unit {
+        uchar q[TOKENS * UNIT * 32];
+    };
+    struct block_unit : channel_unit {
+        float scales[UNIT][TOKENS];
+    };
+    using unit = typename std::conditional<CHANNEL, channel_unit, block_unit>::type;
+    union room {
+        unit units[WARPS][2];
+        number sums[CHUNKS * TOKENS * STRIDE];
+    };
+
+    // A lane's part of blocks b .. b + UNIT of a tile; a tile past the last repeats it.
+    DEVICE_MEMBER static void load_tile(uint4 (&a)[UNIT], const matrix &w, uint row, uint b, uint last, ulong policy) {
+        const uint from = min(row, w.rows - 1) / 16 * (w.cols / 32) * 512 + LID % 32 * 16;
+        UNROLL
+        for (uint i = 0; i < UNIT; i++) {
+            a[i] = make_uint4(0, 0, 0, 0);
+            if (b + i < last) a[i] = weights_16(w.bytes + (from + (b + i) * 512), policy);
+        }
+    }
+
+    // Where 16 bytes of a token's unit are in shared memory: the lanes of a read meet different banks.
+    DEVICE_MEMBER static uint place(uint token, uint part) {
+        const uint pair = UNIT == 4 ? part / 4 ^ (token & 1) : 0, block = part / 2 ^ (UNIT == 4 ? token & 3 : token / 2 & 1);
+        return token * UNIT * 32 + (PAIRS ? pair * 64 + part % 4 * 16 : block * 32 + part % 2 * 16);
+    }
+
+    // Begins to copy a unit of n tokens. What lies past them, and their products, nobody looks at.
+    DEVICE_MEMBER static void copy_tokens(unit &to, const uchar *xq, const float *xs, uint cols, uint n, uint b, uint last) {
+        const uint part = LID % (2 * UNIT), at = b * 32 + part * 16, bytes = at < last * 32 ? 16 : 0;
+        UNROLL
+        for (uint i = 0; i < TOKENS * UNIT / 16; i++) {
+            const uint token = LID % 32 / (2 * UNIT) + 16 / UNIT * i;
+            if (token < n) copy_16(shared_address(to.q + place(token, part)), xq + (token * cols + (bytes ? at : 0)), bytes);
+        }
+        if constexpr (!CHANNEL) {
+            const uint block = LID % UNIT, some = b + block < last ? 4 : 0;
+            UNROLL
+            for (uint i = 0; i < TOKENS * UNIT / 32; i++) {
+                const uint token = LID % 32 / UNIT + 32 / UNIT * i;
+                const float *own = xs + (token * (cols / 32) + (some ? b + block : 0));
+                if (token < n) copy_4(shared_address(&to.scales[block][token]), own, some);
+            }
+        }
+    }
+
+    // A lane's part of a unit of a token.
+    DEVICE_MEMBER static void load_token(uint2 (&q)[UNIT], const uchar *x, uint token) {
+        const uint t = LID % 4;
+        UNROLL
+        for (uint i = 0; i < UNIT; i += PAIRS ? 2 : 1) {
+            if constexpr (PAIRS) {
+                const uint4 v = *(const uint4 *)(x + place(token, 2 * i + t));
+                q[i] = make_uint2(v.x, v.y), q[i + 1] = make_uint2(v.z, v.w);
+            } else {
+                q[i] = *(const uint2 *)(x + place(token, 2 * i + t / 2) + t % 2 * 8);
+            }
+        }
+    }
+
+    // Adds a chunk's products to the sums.
+    DEVICE_MEMBER static void add_chunk(number (&sums)[R][T][4], const matrix &w, const uchar *xq, const float *xs, uint n,
+                                        room &space, uint first, uint last, ulong policy) {
+        const uint lane = LID % 32, g = lane / 4, t = lane % 4, blocks = w.cols / 32;
+        const bool whole = blocks % UNIT == 0;
+        unit(&units)[2] = space.units[LID / 32];
+        uint now = 0;
+        copy_tokens(units[0], xq, xs, w.cols, n, first, last);
+        copies_end();
+        NO_UNROLL
+        for (uint b = first; b < last; b += UNIT) {
+            if (b + UNIT < last) copy_tokens(units[now ^ 1], xq, xs, w.cols, n, b + UNIT, last);
+            copies_end();
+            uint4 a[R][UNIT];
+            UNROLL
+            for (int r = 0; r < R; r++) load_tile(a[r], w, 16 * r, b, last, policy);
+            uint2 d[CHANNEL ? 1 : R][2];
+            if constexpr (!CHANNEL) {
+                UNROLL
+                for (int r = 0; r < R; r++) {
+                    UNROLL
+                    for (uint i = 0; i < 2; i++) {
+                        const uint at = min(16 * r + g + 8 * i, w.rows - 1) * blocks;
+                        d[r][i] = load_scales<UNIT>((const ushort *)w.scales, at, b, last, whole);
+                    }
+                }
+            }
+            copies_wait<1>();
+            __syncwarp();
+            if constexpr (CHANNEL) {
+                UNROLL
+                for (int j = 0; j < T; j++) {
+                    uint2 q[UNIT];
+                    load_token(q, units[now].q, 8 * j + g);
+                    UNROLL
+                    for (int r = 0; r < R; r++) {
+                        UNROLL
+                        for (uint i = 0; i < UNIT; i++) multiply(sums[r][j], a[r][i], q[i], sums[r][j]);
+                    }
+                }
+            } else {
+                UNROLL
+                for (uint i = 0; i < UNIT; i++) {
+                    UNROLL
+                    for (int j = 0; j < T; j++) {
+                        const uint2 q = *(const uint2 *)(units[now].q + place(8 * j + g, 2 * i + t / 2) + t % 2 * 8);
+                        const float2 e = *(const float2 *)&units[now].scales[i][8 * j + 2 * t];
+                        UNROLL
+                        for (int r = 0; r < R; r++) {
+                            add_block(sums[r][j], a[r][i], q, scales_of(scale_of(d[r][0], i), scale_of(d[r][1], i)), e.x, e.y);
+                        }
+                    }
+                }
+            }
+            __syncwarp();
+            now ^= 1;
+        }
+        copies_wait<0>();
+    }
+
+    DEVICE_MEMBER static void run(const matrix &w, const uchar *xq, const float *xs, const output &o, room &space) {
+        const uint warp = LID / 32, lane = LID % 32, g = lane / 4, t = lane % 4;
+        const uint blocks = w.cols / 32, chunk = chunk_blocks(blocks);
+        const ulong policy = read_once();
+        number sums[EACH][R][T][4] = {};
+        UNROLL
+        for (int c = 0; c < EACH; c++) {
+            const uint first = (warp + WARPS * c) * chunk;
+            if (first < blocks) add_chunk(sums[c], w, xq, xs, o.n, space, first, min(first + chunk, blocks), policy);
+        }
+        UNROLL
+        for (int r = 0; r < R; r++) {
+            BARRIER();
+            UNROLL
+            for (int c = 0; c < EACH; c++) {
+                number *own = space.sums + (warp + WARPS * c) * TOKENS * STRIDE;
+                UNROLL
+                for (int j = 0; j < T; j++) {
+                    UNROLL
+                    for (uint k = 0; k < 4; k++) own[(8 * j + 2 * t + k % 2) * STRIDE + g + k / 2 * 8] = sums[c][r][j][k];
+                }
+            }
+            BARRIER();
+            add_chunks(w, xs, o, space.sums, 16 * r);
+        }
+    }
+
+    // Adds the chunks of 16 rows from `row` on.
+    DEVICE_MEMBER static void add_chunks(const matrix &w, const float *xs, const output &o, const number *sums, uint row) {
+        const uint blocks = w.cols / 32, chunk = chunk_blocks(blocks), chunks = (blocks + chunk - 1) / chunk;
+        for (uint i = LID; i < 16 * o.n; i += 32 * WARPS) {
+            const uint at = row + i % 16, token = i / 16;
+            if (at >= w.rows) continue;
+            number sum = 0;
+            for (uint c = 0; c < chunks; c++) {
+                const number more = sums[(c * TOKENS + token) * STRIDE + i % 16];
+                if constexpr (CHANNEL) sum += more;
+                else sum = ADD(sum, more);
+            }
+            if constexpr (CHANNEL) store(o, MUL(MUL((float)sum, xs[token]), ((const float *)w.scales)[at]), at, token);
+            else store(o, sum, at, token);
+        }
+    }
+};
 
 // The group's part of a product of n tokens: rows and tokens from its own on.
 template <typename P>
-DEVICE void gemm(matrix w, const uchar *xq, const float *xs, output o, typename P::number *room) {
+DEVICE void gemm(matrix w, const uchar *xq, const float *xs, output o, typename P::room &room) {
     const uint row = GROUP_X * P::ROWS, token = GROUP_Y * P::TOKENS, blocks = w.cols / 32;
     if (LID == 0 && GROUP_X < EARLY && GROUP_Y == 0) {
-        prefetch(w.bytes + (ulong)row * w.cols, min((uint)P::ROWS, w.rows - row) * w.cols);
+        prefetch(w.bytes + (ulong)row * w.cols, min(P::ROWS, (w.rows - row + 15) / 16 * 16) * w.cols);
     }
     BEGIN();
     w.bytes += (ulong)row * w.cols;
@@ -20,50 +248,50 @@ DEVICE void gemm(matrix w, const uchar *xq, const float *xs, output o, typename 
     o.n = min(o.n - token, P::TOKENS);
     o.y += token * o.y_row + o.y_start + row;
     if (o.bias) o.bias += row;
-    P::run(w, xq + (ulong)token * w.cols, xs + (ulong)token * (P::CHANNEL ? 1 : blocks), o, in_order{o.n}, room);
+    P::run(w, xq + (ulong)token * w.cols, xs + (ulong)token * (P::CHANNEL ? 1 : blocks), o, room);
 }
 
 } // namespace decode
 
-// Arguments as for the gantry_gemm_* of the layout; int8 in the order 0 (nv_a32, columns a multiple of 32) or, per channel, 1
-// (nv_a64, a multiple of 64). Grid: x = rows / (16 * R) rounded up, y = n / TOKENS rounded up; groups of at least
-// 32 threads for each chunk of a row.
-#define DECODE_ARGUMENTS \
-    const uchar *RESTRICT bytes, const uchar *RESTRICT xq, const float *RESTRICT xs, const float *RESTRICT scale, \
-        const float *RESTRICT bias, float *RESTRICT y, ulong scales, ulong first_row
-#define DECODE_COUNTS ulong y_row, ulong y_start, uint n, uint rows, uint cols
-#define DECODE_BODY(TOKENS, type, ...) \
-    SHARED(type, room, mma::CHUNKS *TOKENS *decode::STRIDE); \
-    const ulong of_row = std::is_same<type, int>::value ? 4 : cols / 16; \
-    const decode::matrix w = {bytes + first_row * cols, bytes + scales + first_row * of_row, rows, cols}; \
-    const decode::output o = {scale, bias, y, y_row, y_start, n}; \
-    __VA_ARGS__
-
-#define DECODE_Q8(name, TOKENS, R, U, GROUPS) \
-    extern "C" __global__ void __launch_bounds__(decode::GROUP, GROUPS) name(DECODE_ARGUMENTS, DECODE_COUNTS) { \
-        DECODE_BODY(TOKENS, float, \
-                    decode::gemm<decode::product<Q8_0_SPLIT, false, TOKENS / 8, R, U>>(w, xq, xs, o, room);) \
-    }
-#define DECODE_BLOCK32(name, TOKENS, R, U, GROUPS) \
-    extern "C" __global__ void __launch_bounds__(decode::GROUP, GROUPS) \
-    name(DECODE_ARGUMENTS, ulong, DECODE_COUNTS, uint) { \
-        DECODE_BODY(TOKENS, float, \
-                    decode::gemm<decode::product<I8_BLOCK32, false, TOKENS / 8, R, U>>(w, xq, xs, o, room);) \
-    }
-#define DECODE_CHANNEL(name, TOKENS, R, U, GROUPS) \
-    extern "C" __global__ void __launch_bounds__(decode::GROUP, GROUPS) \
-    name(DECODE_ARGUMENTS, ulong, DECODE_COUNTS, uint order) { \
-        DECODE_BODY(TOKENS, int, \
-                    if (order == 1) decode::gemm<decode::product<I8_CHANNEL, true, TOKENS / 8, R, U>>(w, xq, xs, o, room); \
-                    else decode::gemm<decode::product<I8_CHANNEL, false, TOKENS / 8, R, U>>(w, xq, xs, o, room);) \
+// Arguments as for gantry_gemm_i8_block32 and gantry_gemm_i8_channel; order 0 (nv_a32, columns a multiple of 32) or, per channel,
+// 1 (nv_a64, of 64). Grid: x = rows / (16 * R) rounded up, y = n / TOKENS rounded up.
+#define DECODE_I8(name, WARPS, GROUPS, ...) \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, GROUPS) \
+    name(const uchar *RESTRICT bytes, const uchar *RESTRICT xq, const float *RESTRICT xs, const float *RESTRICT scale, \
+         const float *RESTRICT bias, float *RESTRICT y, ulong scales, ulong first_row, ulong, ulong y_row, \
+         ulong y_start, uint n, uint rows, uint cols, uint order) { \
+        const decode::output o = {scale, bias, y, y_row, y_start, n}; \
+        __VA_ARGS__ \
     }
 
-DECODE_Q8(gantry_decode_q8_0_split_8, 8, 1, 4, 2)
-DECODE_Q8(gantry_decode_q8_0_split_16, 16, 1, 2, 2)
-DECODE_Q8(gantry_decode_q8_0_split_32, 32, 2, 2, 1)
-DECODE_BLOCK32(gantry_decode_i8_block32_8, 8, 1, 4, 2)
-DECODE_BLOCK32(gantry_decode_i8_block32_16, 16, 1, 2, 2)
-DECODE_BLOCK32(gantry_decode_i8_block32_32, 32, 2, 2, 1)
-DECODE_CHANNEL(gantry_decode_i8_channel_8, 8, 1, 4, 2)
-DECODE_CHANNEL(gantry_decode_i8_channel_16, 16, 2, 2, 2)
-DECODE_CHANNEL(gantry_decode_i8_channel_32, 32, 2, 4, 1)
+#define DECODE_BLOCK32(name, TOKENS, R, U, WARPS, GROUPS) \
+    DECODE_I8(name, WARPS, GROUPS, using P = decode::product<I8_BLOCK32, false, TOKENS / 8, R, U, WARPS>; \
+              __shared__ __align__(16) P::room room; (void)order; \
+              const decode::matrix w = {bytes + first_row * cols, bytes + scales + first_row * (cols / 16), rows, cols}; \
+              decode::gemm<P>(w, xq, xs, o, room);)
+#define DECODE_CHANNEL(name, TOKENS, R, U, WARPS, GROUPS) \
+    DECODE_I8(name, WARPS, GROUPS, using A32 = decode::product<I8_CHANNEL, false, TOKENS / 8, R, U, WARPS>; \
+              using A64 = decode::product<I8_CHANNEL, true, TOKENS / 8, R, U, WARPS>; \
+              __shared__ union { A32::room a32; A64::room a64; uint4 aligned; } room; \
+              const decode::matrix w = {bytes + first_row * cols, bytes + scales + first_row * 4, rows, cols}; \
+              if (order == 1) decode::gemm<A64>(w, xq, xs, o, room.a64); \
+              else decode::gemm<A32>(w, xq, xs, o, room.a32);)
+
+// On newer generations the compiler lacks a register for two groups.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ > 1000
+#define GROUPS_OF_MANY 1
+#else
+#define GROUPS_OF_MANY 2
+#endif
+
+// For few rows, and for many, where smaller groups, or more rows of them, do better.
+DECODE_BLOCK32(gantry_decode_i8_block32_8, 8, 1, 4, 16, 2)
+DECODE_BLOCK32(gantry_decode_i8_block32_8_many, 8, 1, 4, 8, 4)
+DECODE_BLOCK32(gantry_decode_i8_block32_16, 16, 1, 4, 8, 3)
+DECODE_BLOCK32(gantry_decode_i8_block32_16_many, 16, 2, 4, 8, GROUPS_OF_MANY)
+DECODE_BLOCK32(gantry_decode_i8_block32_32, 32, 1, 2, 8, 2)
+DECODE_CHANNEL(gantry_decode_i8_channel_8, 8, 1, 4, 16, 2)
+DECODE_CHANNEL(gantry_decode_i8_channel_8_many, 8, 1, 4, 8, 4)
+DECODE_CHANNEL(gantry_decode_i8_channel_16, 16, 1, 4, 8, 4)
+DECODE_CHANNEL(gantry_decode_i8_channel_32, 32, 1, 2, 8, 3)
+DECODE_CHANNEL(gantry_decode_i8_channel_32_many, 32, 2, 2, 8, 2)

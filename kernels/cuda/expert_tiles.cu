@@ -79,7 +79,7 @@ using Experts = product<LAYOUT, PAIRS, 2, 4, 4, 2>;
 
 // Arguments as for gantry_experts_* of the layout, `tiles` and `pairs` as gantry_experts_group_tiles wrote them for tiles of 64.
 // Grid: x = rows / 128 rounded up, y = bound of the tiles.
-KERNEL_OF_TWO(tile::GROUP)
+KERNEL_TILE(tile::GROUP)
 gantry_tiles_experts_q8_0_split(const uchar *RESTRICT base, const ulong *RESTRICT at, TILE_TABLES,
                                 const uchar *RESTRICT xq, const float *RESTRICT xs, const float *RESTRICT scale,
                                 float *RESTRICT y, ulong scales, ulong first_row, ulong row_step, ulong y_row,
@@ -88,7 +88,7 @@ gantry_tiles_experts_q8_0_split(const uchar *RESTRICT base, const ulong *RESTRIC
     TILE_EXPERTS(tile::Experts<Q8_0_SPLIT>, scales, 0, 0);
 }
 
-KERNEL_OF_TWO(tile::GROUP)
+KERNEL_TILE(tile::GROUP)
 gantry_tiles_experts_e8_planar(const uchar *RESTRICT base, const ulong *RESTRICT at, const uint *RESTRICT codebook,
                                TILE_TABLES, const uchar *RESTRICT xq, const float *RESTRICT xs,
                                const float *RESTRICT scale, float *RESTRICT y, ulong words, ulong scales,
@@ -98,7 +98,7 @@ gantry_tiles_experts_e8_planar(const uchar *RESTRICT base, const ulong *RESTRICT
 }
 
 #define TILE_EXPERTS_I8(name, ...) \
-    KERNEL_OF_TWO(tile::GROUP) \
+    KERNEL_TILE(tile::GROUP) \
     name(const uchar *RESTRICT base, const ulong *RESTRICT at, TILE_TABLES, const uchar *RESTRICT xq, \
          const float *RESTRICT xs, const float *RESTRICT scale, float *RESTRICT y, ulong scales, ulong first_row, \
          ulong row_step, ulong, ulong y_row, ulong y_start, TILE_COUNTS, uint) { \

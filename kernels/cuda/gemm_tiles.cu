@@ -50,7 +50,7 @@ using Channel = product<I8_CHANNEL, PAIRS, 4, 4, 2, 4>;
 } // namespace tile
 
 // Arguments as for gantry_gemm_q8_0_split. Grid: x = rows / 128 rounded up, y = n / 64 rounded up.
-KERNEL_OF_TWO(tile::GROUP)
+KERNEL_TILE(tile::GROUP)
 gantry_tiles_q8_0_split(const uchar *RESTRICT bytes, const uchar *RESTRICT xq, const float *RESTRICT xs,
                         const float *RESTRICT scale, const float *RESTRICT bias, float *RESTRICT y, ulong scales,
                         ulong first_row, ulong y_row, ulong y_start, uint n, uint rows, uint cols) {
@@ -61,7 +61,7 @@ gantry_tiles_q8_0_split(const uchar *RESTRICT bytes, const uchar *RESTRICT xq, c
 }
 
 // Arguments as for gantry_gemm_i8_block32, order 0. Grid: as above.
-KERNEL_OF_TWO(tile::GROUP)
+KERNEL_TILE(tile::GROUP)
 gantry_tiles_i8_block32(const uchar *RESTRICT bytes, const uchar *RESTRICT xq, const float *RESTRICT xs,
                         const float *RESTRICT scale, const float *RESTRICT bias, float *RESTRICT y, ulong scales,
                         ulong first_row, ulong, ulong y_row, ulong y_start, uint n, uint rows, uint cols, uint) {
@@ -72,7 +72,7 @@ gantry_tiles_i8_block32(const uchar *RESTRICT bytes, const uchar *RESTRICT xq, c
 }
 
 // Arguments as for gantry_gemm_e8_planar. Grid: as above.
-KERNEL_OF_TWO(tile::GROUP)
+KERNEL_TILE(tile::GROUP)
 gantry_tiles_e8_planar(const uchar *RESTRICT bytes, const uint *RESTRICT codebook, const uchar *RESTRICT xq,
                        const float *RESTRICT xs, const float *RESTRICT scale, const float *RESTRICT bias,
                        float *RESTRICT y, ulong words, ulong scales, ulong first_row, ulong y_row, ulong y_start,
@@ -85,17 +85,16 @@ gantry_tiles_e8_planar(const uchar *RESTRICT bytes, const uint *RESTRICT codeboo
 
 // Arguments as for gantry_gemm_i8_channel, order 0 (columns a multiple of 32) or 1 (of 64). Grid: x = rows / 128 rounded up,
 // y = n / 128 rounded up.
-#define TILES_CHANNEL(name, PAIRS) \
+#define TILES_CHANNEL(name, Product) \
     KERNEL_OF_TWO(tile::GROUP) \
     name(const uchar *RESTRICT bytes, const uchar *RESTRICT xq, const float *RESTRICT xs, const float *RESTRICT scale, \
          const float *RESTRICT bias, float *RESTRICT y, ulong scales, ulong first_row, ulong, ulong y_row, \
          ulong y_start, uint n, uint rows, uint cols, uint) { \
         BEGIN(); \
-        using P = tile::Channel<PAIRS>; \
-        __shared__ __align__(16) P::room room; \
+        __shared__ __align__(16) Product::room room; \
         const tile::gemm_input w = {bytes, scales, 0, cols, xq, xs, 0}; \
-        tile::gemm<P>(w, {scale, bias, y, first_row, y_row, y_start, n, rows}, room); \
+        tile::gemm<Product>(w, {scale, bias, y, first_row, y_row, y_start, n, rows}, room); \
     }
 
-TILES_CHANNEL(gantry_tiles_i8_channel_a32, false)
-TILES_CHANNEL(gantry_tiles_i8_channel_a64, true)
+TILES_CHANNEL(gantry_tiles_i8_channel_a32, tile::Channel<false>)
+TILES_CHANNEL(gantry_tiles_i8_channel_a64, tile::Channel<true>)

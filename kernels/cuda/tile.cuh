@@ -1,6 +1,6 @@
 // A tile of a product of many tokens: rows of weights by tokens, by matrix instructions from shared memory.
 //
-// Columns come in stages of 64, of which two are on their way while one is multiplied. In shared memory a row of 64 bytes has
+// Columns come in stages of 64, of which others are on their way while one is multiplied. In shared memory a row of 64 bytes has
 // two blocks of 32, swapped in every other pair of rows so that the lanes of a read meet different banks; weights in the
 // order of matrix instructions are copied as they are. Sums are those of mma.cuh, so that a token has the bits that it has in
 // decoding of the same weights.
@@ -10,12 +10,18 @@
 #include "../device/blocks.h"
 #include "mma.cuh"
 
+// Registers for two groups on a multiprocessor, but on generations where the compiler then lacks a few and would spill.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ % 100 != 0 || __CUDA_ARCH__ > 1000)
+#define KERNEL_TILE(size) extern "C" __global__ void __launch_bounds__(size, 1)
+#else
+#define KERNEL_TILE(size) KERNEL_OF_TWO(size)
+#endif
+
 namespace tile {
 
 using namespace mma;
 
 constexpr uint GROUP = 256;
-constexpr uint STAGES = 3;
 // Columns of a stage.
 constexpr uint COLUMNS = 64;
 
@@ -44,14 +50,14 @@ DEVICE source source_at(const uchar *bytes, ulong first_plane, ulong second_plan
 }
 
 // MI x NJ instructions of a warp, WM x WN warps. PAIRS: the order nv_a64.
-template <uint LAYOUT, bool PAIRS, int MI, int NJ, int WM, int WN>
+template <uint LAYOUT, bool PAIRS, int MI, int NJ, int WM, int WN, uint STAGES = 3>
 struct product {
     static_assert(WM * WN * 32 == GROUP);
     static constexpr uint KIND = LAYOUT;
     static constexpr uint ROWS = WM * MI * 16, TOKENS = WN * NJ * 8;
     static constexpr bool CHANNEL = LAYOUT == I8_CHANNEL, ORDERED = CHANNEL || LAYOUT == I8_BLOCK32;
     static constexpr bool E8 = LAYOUT == E8_PLANAR;
-    static_assert(CHANNEL || ROWS * 2 == GROUP, "a block of a row for each thread");
+    static_assert(CHANNEL || (ROWS * 2 == GROUP && STAGES == 3), "a block of a row for each thread");
     static_assert(TOKENS % 64 == 0 && ROWS % 64 == 0);
 
     struct channel_room {
@@ -249,22 +255,24 @@ struct product {
         if constexpr (E8) copies_wait<0>();
         put(r, 0);
         load(s, 1);
-        if (stages > 1) copy(s, r, 1, 1, tokens, row_of);
-        copies_end();
+        UNROLL
+        for (uint i = 1; i + 1 < STAGES; i++) {
+            if (i < stages) copy(s, r, i, i, tokens, row_of);
+            copies_end();
+        }
         uint slot = 0, left = chunk;
         NO_UNROLL
         for (uint stage = 0; stage < stages; stage++) {
-            copies_wait<E8 ? 0 : 1>();
+            copies_wait<E8 ? 0 : STAGES - 2>();
             BARRIER();
-            // What is multiplied next, and into what was multiplied last, that after next.
-            const uint next = slot + 1 == STAGES ? 0 : slot + 1, after = next + 1 == STAGES ? 0 : next + 1;
+            // What is multiplied next, and what was multiplied last, where there is room again.
+            const uint next = slot + 1 == STAGES ? 0 : slot + 1, free = slot == 0 ? STAGES - 1 : slot - 1;
             put(r, next);
-            if (stage + 2 < stages) copy(s, r, stage + 2, after, tokens, row_of);
+            if (stage + STAGES - 1 < stages) copy(s, r, stage + STAGES - 1, free, tokens, row_of);
             copies_end();
             load(s, stage + 2);
             if (!EACH || tokens > token + NJ * 4) multiply_stage<NJ>(r, slot, row, token);
-            else if (tokens > token + NJ * 2) multiply_stage<NJ / 2>(r, slot, row, token);
-            else if (tokens > token) multiply_stage<NJ / 4>(r, slot, row, token);
+            else if (tokens > token) multiply_stage<NJ / 2>(r, slot, row, token);
             if (!CHANNEL && --left == 0) {
                 end_chunk();
                 left = chunk;

@@ -105,7 +105,7 @@ impl Cuda {
             check(retain(&mut context, device), "cuDevicePrimaryCtxRetain");
             check((driver.set_current)(context), "cuCtxSetCurrent");
             let mut kernels = BTreeMap::new();
-            for file in source_files() {
+            for file in source_files().into_iter().chain(cuda_files()) {
                 let (code, _) = compile(&nvcc, &file, folder.path(), &["-arch=native".to_owned()]);
                 let mut module = null_mut();
                 check(load(&mut module, code.as_ptr().cast()), "cuModuleLoadData");
@@ -127,6 +127,15 @@ impl Cuda {
     }
 }
 
+/// The sources that are for CUDA alone.
+fn cuda_files() -> Vec<std::path::PathBuf> {
+    let folder = sources().with_file_name("cuda");
+    let files = std::fs::read_dir(folder).expect("kernels/cuda").map(|entry| entry.expect("a file").path());
+    let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|e| e == "cu")).collect();
+    files.sort();
+    files
+}
+
 /// The kernels that a source defines: every word `gantry_*` before a parenthesis or a comma, outside of comments.
 fn names(file: &std::path::Path) -> Vec<String> {
     let source = std::fs::read_to_string(file).expect("a source");
@@ -134,7 +143,8 @@ fn names(file: &std::path::Path) -> Vec<String> {
     let mut rest = source.as_str();
     while let Some(at) = rest.find("gantry_") {
         let line = &rest[..at];
-        let comment = line.rfind("/*").is_some_and(|open| line[open..].find("*/").is_none());
+        let comment = line.rfind("/*").is_some_and(|open| line[open..].find("*/").is_none())
+            || line.rfind("//").is_some_and(|open| line[open..].find('\n').is_none());
         let end =
             rest[at..].find(|c: char| !c.is_ascii_alphanumeric() && c != '_').expect("an end of a name");
         let name = &rest[at..at + end];
@@ -142,7 +152,10 @@ fn names(file: &std::path::Path) -> Vec<String> {
             found.push(name.to_owned());
         }
         rest = if comment {
-            rest[at..].split_once("*/").map_or("", |(_, after)| after)
+            // The rest of the line, or of the comment.
+            let line_only = line.rfind("//").is_some_and(|open| line[open..].find('\n').is_none());
+            let end = if line_only { "\n" } else { "*/" };
+            rest[at..].split_once(end).map_or("", |(_, after)| after)
         } else {
             &rest[at + end..]
         };

@@ -93,6 +93,19 @@ pub(crate) fn source_files() -> Vec<PathBuf> {
     files
 }
 
+/// Whether these tests run on a CUDA device. Where they do not, what only such a device has is not tested, which is said;
+/// `GANTRY_REQUIRE_CUDA=1` makes that a failure.
+#[track_caller]
+pub(crate) fn on_a_card() -> bool {
+    let cuda = std::env::var_os("GANTRY_DEVICE").is_some_and(|v| v == "cuda");
+    let required = std::env::var_os("GANTRY_REQUIRE_CUDA").is_some_and(|v| v == "1");
+    assert!(cuda || !required, "no CUDA device: GANTRY_DEVICE is not cuda");
+    if !cuda {
+        eprintln!("matrix instructions were not run: GANTRY_DEVICE is not cuda");
+    }
+    cuda
+}
+
 /// The device of these tests.
 enum Any {
     OpenCl(OpenCl),

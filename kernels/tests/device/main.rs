@@ -13,6 +13,7 @@ mod gemm;
 mod hyper;
 mod launch;
 mod matrices;
+mod mma;
 mod nvcc;
 mod opencl;
 mod quantize;

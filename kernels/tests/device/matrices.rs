@@ -150,6 +150,11 @@ impl Input {
         }
     }
 
+    /// Quants and scales per 32.
+    pub(crate) fn q8(&self) -> (&[i8], &[f32]) {
+        (self.q8.quants(), self.q8.scales())
+    }
+
     pub(crate) fn args(&self) -> Vec<Arg<'_>> {
         match self.kind {
             ActivationKind::F32 => vec![read(&self.floats)],

@@ -53,7 +53,8 @@ impl Runner {
         y: Columns,
         n: usize,
     ) -> Result<()> {
-        let product = registry::gemm(weight.layout, weight.cols, n).ok_or_else(|| no_kernel(weight))?;
+        let product = registry::gemm(weight.layout, [weight.rows.len(), weight.cols], n);
+        let product = product.ok_or_else(|| no_kernel(weight))?;
         let form = form(weight)?;
         let mut addresses = vec![loaded.matrix(weight)];
         addresses.extend(form.codebook.then(|| loaded.codebook()));

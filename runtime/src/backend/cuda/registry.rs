@@ -28,6 +28,8 @@ fn chunk_threads(cols: usize) -> usize {
 
 /// Most tokens for which weights go straight into registers; for more of them they are shared by a tile of tokens.
 const FEW: usize = 128;
+/// From how many rows on groups of fewer warps, or of more rows, do better.
+const MANY: usize = 4224;
 /// Most tokens of which experts are multiplied in small tiles: there are few of each expert then.
 const UNGROUPED: usize = 32;
 
@@ -105,26 +107,34 @@ fn tiled(layout: Layout, cols: usize) -> Option<Tiled> {
     }
 }
 
-/// The kernel that multiplies `n` tokens by a matrix. Where rows have one scale, and of int8 with a scale per 32, all of them give
-/// the same bits; with `q8_0.split` and E8 those of more than `FEW` tokens add in another order than those of fewer.
-pub(super) fn gemm(layout: Layout, cols: usize, n: usize) -> Option<Product> {
+/// The kernel that multiplies `n` tokens by `rows` rows of a matrix. Those of int8 in NVIDIA's orders give the same bits, whichever
+/// it is; with `q8_0.split` and E8 more than [`FEW`] tokens are added in another order than fewer.
+pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize) -> Option<Product> {
     let [portable, _] = product(layout)?;
+    let many = rows > MANY;
     let (kernel, rows, tokens) = match tiled(layout, cols) {
+        Some(Tiled::Block32) if n <= 8 && many => ("gantry_decode_i8_block32_8_many", 16, 8),
         Some(Tiled::Block32) if n <= 8 => ("gantry_decode_i8_block32_8", 16, 8),
+        Some(Tiled::Block32) if n <= 16 && many => ("gantry_decode_i8_block32_16_many", 32, 16),
         Some(Tiled::Block32) if n <= 16 => ("gantry_decode_i8_block32_16", 16, 16),
-        Some(Tiled::Block32) if n <= FEW => ("gantry_decode_i8_block32_32", 32, 32),
+        Some(Tiled::Block32) if n <= FEW => ("gantry_decode_i8_block32_32", 16, 32),
         Some(Tiled::Block32) => ("gantry_tiles_i8_block32", 128, 64),
+        Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= 8 && many => {
+            ("gantry_decode_i8_channel_8_many", 16, 8)
+        }
         Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= 8 => ("gantry_decode_i8_channel_8", 16, 8),
-        Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= 16 => ("gantry_decode_i8_channel_16", 32, 16),
-        Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= FEW => ("gantry_decode_i8_channel_32", 32, 32),
+        Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= 16 => ("gantry_decode_i8_channel_16", 16, 16),
+        Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= FEW && many => {
+            ("gantry_decode_i8_channel_32_many", 32, 32)
+        }
+        Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= FEW => ("gantry_decode_i8_channel_32", 16, 32),
         Some(Tiled::ChannelA32) => ("gantry_tiles_i8_channel_a32", 128, 128),
         Some(Tiled::ChannelA64) => ("gantry_tiles_i8_channel_a64", 128, 128),
         Some(Tiled::Q8) if n > FEW => ("gantry_tiles_q8_0_split", 128, 64),
         Some(Tiled::E8) if n > FEW => ("gantry_tiles_e8_planar", 128, 64),
         _ => (portable, 16, 8),
     };
-    let threads = kernel.starts_with("gantry_decode_").then(|| chunk_threads(cols));
-    Some(Product { kernel, rows, tokens, threads, pairs: false })
+    Some(Product { kernel, rows, tokens, threads: None, pairs: false })
 }
 
 /// The kernel that multiplies `n` tokens by matrices of experts; `tokens` are the pairs of a tile.
@@ -135,8 +145,7 @@ pub(super) fn experts(layout: Layout, cols: usize, n: usize) -> Option<Product> 
         Some(Tiled::Block32) => Some("gantry_decode_experts_i8_block32"),
         Some(Tiled::ChannelA32) => Some("gantry_decode_experts_i8_channel_a32"),
         Some(Tiled::ChannelA64) => Some("gantry_decode_experts_i8_channel_a64"),
-        Some(Tiled::Q8) => Some("gantry_decode_experts_q8_0_split"),
-        Some(Tiled::E8) | None => None,
+        Some(Tiled::Q8 | Tiled::E8) | None => None,
     };
     let many = tiled.map(|tiled| match tiled {
         Tiled::Q8 => "gantry_tiles_experts_q8_0_split",
