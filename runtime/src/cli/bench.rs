@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
     // The same in every pass.
     let drafts = passes.last().and_then(|p| p.2);
     let (profile, kernels) = match args.profile {
-        true => profile(&mut session, &prompt, text(args.tokens), token)?,
+        true => profile(&mut session, &prompt, (text(args.tokens), &args.load.device), token)?,
         false => Default::default(),
     };
     let name = container.manifest().model.name.as_deref();
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
         }
     }
     drop(session);
-    opened::unload(model)?;
+    opened::unload(model, args.load.verbose)?;
     Ok(Exit::Ok)
 }
 
@@ -168,12 +168,12 @@ type Parts = Vec<(Part, Duration)>;
 /// Times by what took them, of prompt and decode.
 type Profile = (Vec<(&'static str, Parts)>, Vec<(&'static str, Vec<KernelTime>)>);
 
-/// One more pass, measured by part, and where the device shows its kernels one that is measured by kernel: prompt and
+/// One more pass, measured by part, and on cards one that is measured by kernel: prompt and
 /// decode.
 fn profile(
     session: &mut Session,
     prompt: &[u32],
-    text: Decode,
+    (text, device): (Decode, &DeviceName),
     token: impl Fn(usize) -> u32,
 ) -> anyhow::Result<Profile> {
     let (mut profiles, mut kernels) = (Vec::new(), Vec::new());
@@ -186,16 +186,17 @@ fn profile(
     text.run(session, &token)?;
     profiles.push(("decode", session.measured()));
     profiles.retain(|(_, parts)| !parts.is_empty());
+    if *device == DeviceName::Cpu {
+        return Ok((profiles, kernels));
+    }
     session.rewind(0);
     session.measure_kernels();
     session.prefill(prompt)?;
     kernels.push(("prompt", session.measured_kernels()));
-    if !kernels[0].1.is_empty() || prompt.is_empty() {
-        session.rewind(0);
-        session.measure_kernels();
-        text.run(session, token)?;
-        kernels.push(("decode", session.measured_kernels()));
-    }
+    session.rewind(0);
+    session.measure_kernels();
+    text.run(session, token)?;
+    kernels.push(("decode", session.measured_kernels()));
     kernels.retain(|(_, all)| !all.is_empty());
     Ok((profiles, kernels))
 }

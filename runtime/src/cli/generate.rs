@@ -329,7 +329,7 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
         eprintln!("note: {}", opened::full_context(&model));
     }
     drop(session);
-    opened::unload(model)?;
+    opened::unload(model, args.load.verbose)?;
     match written.end {
         End::Signal(exit) => Ok(exit),
         End::Model | End::Length | End::Context => Ok(Exit::Ok),

@@ -9,6 +9,7 @@ macro_rules! eprintln {
 
 pub(crate) mod args;
 mod bench;
+mod bench_args;
 mod bench_kernels;
 mod bench_load;
 mod bench_svg;

@@ -76,12 +76,16 @@ pub(crate) fn load_with(
 }
 
 /// Gives the device's memory back and tells what of it was not; `model` is its last user.
-pub(crate) fn unload(model: Model) -> anyhow::Result<()> {
+pub(crate) fn unload(model: Model, verbose: bool) -> anyhow::Result<()> {
     let device = model.device().clone();
     drop(model);
     for card in device.held()? {
         for leak in card.leaks() {
             eprintln!("warning: {leak}");
+        }
+        if verbose {
+            let less = card.before.saturating_sub(card.free);
+            eprintln!("{}: {less} bytes less are free than before it was opened", card.card);
         }
     }
     Ok(())

@@ -362,6 +362,7 @@ impl Workspace for CudaWorkspace {
 
     fn measure(&mut self) {
         self.profile = Some(BTreeMap::new());
+        self.runner.watch = Watch::default();
     }
 
     fn measure_kernels(&mut self) {
