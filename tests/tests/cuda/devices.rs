@@ -95,7 +95,8 @@ fn a_driver_that_lacks_functions_is_named() {
     let done =
         Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(machine.library()).arg(&source).status();
     assert!(done.expect("cc is needed").success());
-    listed(&machine).shows(&["the CUDA driver lacks cu", "13.0 or newer"]);
+    // Words of a line that is broken at 80 columns.
+    listed(&machine).shows(&["the CUDA driver lacks cu", "13.0", "newer"]);
     machine.load(models::small(), "cuda:0", &[]).fails(5, &["the CUDA driver lacks cu", "13.0 or newer"]);
 }
 
