@@ -138,8 +138,7 @@ struct product {
         copies_end();
         NO_UNROLL
         for (uint b = first; b < last; b += UNIT) {
-            if (b + UNIT < last) copy_tokens(units[now ^ 1], xq, xs, w.cols, n, b + UNIT, last);
-            copies_end();
+            // Weights first: they come from farthest away. (Written after the copies, their loads may end up behind the wait.)
             uint4 a[R][UNIT];
             UNROLL
             for (int r = 0; r < R; r++) load_tile(a[r], w, 16 * r, b, last, policy);
@@ -154,6 +153,8 @@ struct product {
                     }
                 }
             }
+            if (b + UNIT < last) copy_tokens(units[now ^ 1], xq, xs, w.cols, n, b + UNIT, last);
+            copies_end();
             copies_wait<1>();
             __syncwarp();
             if constexpr (CHANNEL) {

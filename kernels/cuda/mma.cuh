@@ -76,8 +76,7 @@ DEVICE void copies_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
-// Weights are read once: they shall not push activations out of the caches. Loads stay where they are written (volatile): the
-// compiler would move them behind waits for copies, and both would be waited for in turn.
+// Weights are read once: they shall not push activations out of the caches.
 DEVICE ulong read_once() {
     ulong policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -85,7 +84,7 @@ DEVICE ulong read_once() {
 }
 DEVICE uint4 weights_16(const uchar *at, ulong policy) {
     uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+    asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
         : "l"(at), "l"(policy));
     return v;
