@@ -140,8 +140,7 @@ struct product {
         copies_end();
         NO_UNROLL
         for (uint b = first; b < last; b += UNIT) {
-            if (b + UNIT < last) copy_tokens(units[now ^ 1], xq, xs, w.cols, n, b + UNIT, last);
-            copies_end();
+            // Weights first: they come from farthest away. (Written after the copies, their loads may end up behind the wait.)
             uint4 a[R][UNIT];
             UNROLL
             for (int r = 0; r < R; r++) load_tile(a[r], w, 16 * r, b, last, policy);
@@ -156,6 +155,8 @@ struct product {
                     }
                 }
             }
+            if (b + UNIT < last) copy_tokens(units[now ^ 1], xq, xs, w.cols, n, b + UNIT, last);
+            copies_end();
             copies_wait<1>();
             __syncwarp();
             if constexpr (CHANNEL) {
@@ -277,21 +278,32 @@ DEVICE void gemm(matrix w, const uchar *xq, const float *xs, output o, typename 
               if (order == 1) decode::gemm<A64>(w, xq, xs, o, room.a64); \
               else decode::gemm<A32>(w, xq, xs, o, room.a32);)
 
-// On newer generations the compiler lacks a register for two groups.
+// Groups on a multiprocessor that there are registers for. On some generations the compiler lacks one or two for as many as on
+// others.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ > 1000
-#define GROUPS_OF_MANY 1
+#define GROUPS_BLOCK32_MANY 1
 #else
-#define GROUPS_OF_MANY 2
+#define GROUPS_BLOCK32_MANY 2
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 860
+#define GROUPS_CHANNEL_MANY 1
+#else
+#define GROUPS_CHANNEL_MANY 2
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#define GROUPS_CHANNEL_32 2
+#else
+#define GROUPS_CHANNEL_32 3
 #endif
 
 // For few rows, and for many, where smaller groups, or more rows of them, do better.
 DECODE_BLOCK32(gantry_decode_i8_block32_8, 8, 1, 4, 16, 2)
 DECODE_BLOCK32(gantry_decode_i8_block32_8_many, 8, 1, 4, 8, 4)
 DECODE_BLOCK32(gantry_decode_i8_block32_16, 16, 1, 4, 8, 3)
-DECODE_BLOCK32(gantry_decode_i8_block32_16_many, 16, 2, 4, 8, GROUPS_OF_MANY)
+DECODE_BLOCK32(gantry_decode_i8_block32_16_many, 16, 2, 4, 8, GROUPS_BLOCK32_MANY)
 DECODE_BLOCK32(gantry_decode_i8_block32_32, 32, 1, 2, 8, 2)
 DECODE_CHANNEL(gantry_decode_i8_channel_8, 8, 1, 4, 16, 2)
 DECODE_CHANNEL(gantry_decode_i8_channel_8_many, 8, 1, 4, 8, 4)
 DECODE_CHANNEL(gantry_decode_i8_channel_16, 16, 1, 4, 8, 4)
-DECODE_CHANNEL(gantry_decode_i8_channel_32, 32, 1, 2, 8, 3)
-DECODE_CHANNEL(gantry_decode_i8_channel_32_many, 32, 2, 2, 8, 2)
+DECODE_CHANNEL(gantry_decode_i8_channel_32, 32, 1, 2, 8, GROUPS_CHANNEL_32)
+DECODE_CHANNEL(gantry_decode_i8_channel_32_many, 32, 2, 2, 8, GROUPS_CHANNEL_MANY)

@@ -6,7 +6,8 @@
 //
 // One scale per 32: the columns of a row are cut into at most 16 chunks of as many blocks, a multiple of 4, which depends on
 // nothing but their number (chunk_blocks). In a chunk, blocks ascending from 0: acc = fma(f32(sum * d_w), d_x, acc), one rounding
-// each; then the chunks are added, ascending. So every kernel that keeps to this gives the same bits, for any number of tokens.
+// each; then the chunks are added, ascending. So every kernel here gives the same bits, for any number of tokens. (The portable
+// kernels of kernels/device add in another order: where they take fewer tokens, those have other bits than many.)
 #ifndef GANTRY_MMA_CUH
 #define GANTRY_MMA_CUH
 
@@ -85,13 +86,6 @@ DEVICE uint4 weights_16(const uchar *at, ulong policy) {
     uint4 v;
     asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-        : "l"(at), "l"(policy));
-    return v;
-}
-DEVICE uint2 weights_8(const uchar *at, ulong policy) {
-    uint2 v;
-    asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
-        : "=r"(v.x), "=r"(v.y)
         : "l"(at), "l"(policy));
     return v;
 }

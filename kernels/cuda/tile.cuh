@@ -2,8 +2,8 @@
 //
 // Columns come in stages of 64, of which others are on their way while one is multiplied. In shared memory a row of 64 bytes has
 // two blocks of 32, swapped in every other pair of rows so that the lanes of a read meet different banks; weights in the
-// order of matrix instructions are copied as they are. Sums are those of mma.cuh, so that a token has the bits that it has in
-// decoding of the same weights.
+// order of matrix instructions are copied as they are. Sums are those of mma.cuh: of int8 in these orders a token has the bits
+// that decode.cu gives.
 #ifndef GANTRY_TILE_CUH
 #define GANTRY_TILE_CUH
 
@@ -118,7 +118,9 @@ struct product {
         for (uint i = 0; i < TOKENS / 64; i++) {
             const uint token = LID / 4 + 64 * i;
             const uint to = PAIRS ? token * COLUMNS + LID % 4 * 16 : half_of(token, LID % 4 / 2) + LID % 2 * 16;
-            if (token < tokens) copy_16(shared_address(r.b[slot] + to), s.xq + (ulong)row_of(token) * s.cols + (bytes ? column : 0), bytes);
+            if (token >= tokens) continue;
+            const uchar *own = s.xq + (ulong)row_of(token) * s.cols + (bytes ? column : 0);
+            copy_16(shared_address(r.b[slot] + to), own, bytes);
         }
         if constexpr (!CHANNEL) {
             const uint b = 2 * stage + LID % 4;

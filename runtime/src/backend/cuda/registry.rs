@@ -218,4 +218,25 @@ mod tests {
             assert!(!promised || taken, "{layout}");
         }
     }
+
+    #[test]
+    fn what_fills_no_instruction_stays_with_portable_kernels() {
+        for layout in Layout::all() {
+            let Some([portable, portable_experts]) = product(layout) else { continue };
+            for n in [1, 8, 9, 32, 33, FEW, FEW + 1, 4096] {
+                let instructed = match layout {
+                    Layout::I8 { order: Order::NvA32, .. } => true,
+                    Layout::Q8_0Split { .. } | Layout::E8Planar { .. } => n > FEW,
+                    _ => false,
+                };
+                // 96 columns do not fill a step of `nv_a64`.
+                let chosen = gemm(layout, [100, 96], n).expect("a product");
+                assert_eq!(chosen.kernel != portable, instructed, "{layout}, {n} tokens: {chosen:?}");
+                assert!(chosen.tokens >= 8 && chosen.rows >= 16);
+                let chosen = experts(layout, 96, n).expect("a product");
+                let tiles = tiled(layout, 96).is_some() && n > UNGROUPED;
+                assert_eq!(chosen.kernel != portable_experts, tiles, "{layout}, {n} tokens: {chosen:?}");
+            }
+        }
+    }
 }
