@@ -12,7 +12,7 @@ use gantry_formats::layout::Layout;
 /// Rows of weights, and of activations, that a group of `gantry_gemm_wide` takes.
 const WIDE_ROWS: usize = 2;
 const WIDE_TOKENS: usize = 4;
-/// Values, and tokens, of a group of `gantry_hyper_up_*`.
+/// Values, and tokens, of a group of the kernels in `hyper.c`.
 const READ_VALUES: usize = 32;
 const READ_TOKENS: usize = 4;
 

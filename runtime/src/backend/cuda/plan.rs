@@ -424,6 +424,8 @@ mod tests {
             let shared = example.id("shared", 1, 64, Format::F32);
             let by = example.id("gate", 1, 1, Format::F32);
             let all = |buffer, len| Pieces { buffer, start: 0, count: 1, len, stride: len };
+            let inside = example.id("gates and ups", 1, 128, Format::F32);
+            example.steps.push(Step::SiluMul { x: inside, clamp: None, y: shared });
             example.steps.push(Step::Mix { x: answers, weights, y: sum });
             if meddled {
                 example.steps.push(Step::SiluScaled { x: weights, scale: 1.0 });
@@ -432,8 +434,8 @@ mod tests {
             example.steps.push(Step::Add { x: shared, y: sum });
             let (program, steps) = example.program();
             let expected = match meddled {
-                false => vec![Op::MixAdd { mix: 0, gate: 1, add: 2 }],
-                true => (0..4).map(Op::Step).collect(),
+                false => vec![Op::Step(0), Op::MixAdd { mix: 1, gate: 2, add: 3 }],
+                true => (0..5).map(Op::Step).collect(),
             };
             assert_eq!(plan(&program, &steps), expected);
         }
