@@ -103,7 +103,7 @@ struct Stretch {
 
 // values[stretch][8]: hash or chaining value, little-endian words. One group of GROUP threads for each stretch.
 KERNEL(GROUP)
-gantry_blake3(const uint8_t *__restrict__ memory, const Stretch *__restrict__ stretches, uint32_t *__restrict__ values) {
+gantry_blake3(const uint8_t *RESTRICT memory, const Stretch *RESTRICT stretches, uint32_t *RESTRICT values) {
     BEGIN();
     __shared__ uint32_t all[8][MOST];
     const Stretch s = stretches[blockIdx.x];

@@ -23,7 +23,7 @@ __device__ __forceinline__ uint32_t mixed(uint32_t x) {
 // to `sink` (16 bytes) where a sum of it is one of 2^128 values, so that the loads cannot be left out.
 // Grid: any; a group takes every so many stretches of READ_GROUP * READ_EACH.
 extern "C" __global__ void __launch_bounds__(measure::READ_GROUP)
-    gantry_read(const uint4 *__restrict__ from, uint4 *__restrict__ sink, uint64_t count) {
+    gantry_read(const uint4 *RESTRICT from, uint4 *RESTRICT sink, uint64_t count) {
     BEGIN();
     using namespace measure;
     constexpr uint64_t STRETCH = READ_GROUP * READ_EACH;
@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(measure::READ_GROUP)
 
 // to[i] = random bits & keep | set, the same for the same seed. Grid: any.
 extern "C" __global__ void __launch_bounds__(measure::NOISE_GROUP)
-    gantry_noise(uint32_t *__restrict__ to, uint64_t words, uint32_t seed, uint32_t keep, uint32_t set) {
+    gantry_noise(uint32_t *RESTRICT to, uint64_t words, uint32_t seed, uint32_t keep, uint32_t set) {
     BEGIN();
     using namespace measure;
     const uint64_t all = static_cast<uint64_t>(gridDim.x) * NOISE_GROUP;
@@ -57,10 +57,10 @@ extern "C" __global__ void __launch_bounds__(measure::NOISE_GROUP)
 
 // Does nothing for so many nanoseconds, so that the host gets ahead of the card. Grid: 1.
 extern "C" __global__ void __launch_bounds__(32) gantry_wait(uint64_t nanoseconds) {
+    BEGIN();
     uint64_t begin, now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
     do {
-    BEGIN();
         asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
     } while (now - begin < nanoseconds);
 }

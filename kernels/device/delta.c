@@ -27,12 +27,13 @@ gantry_delta_prepare(GLOBAL const float *RESTRICT qkv, GLOBAL const float *RESTR
     BEGIN();
     SHARED(float, room, DELTA_PREPARE_GROUP);
     const uint t = GROUP_Y, head = GROUP_X;
-    if (head < 2 * key_heads) {
-        GLOBAL const float *x = qkv + ((ulong)t * (2 * key_heads + value_heads) + head) * dim;
-        float sum = 0.0f;
-        NO_UNROLL
-        for (uint i = LID; i < dim; i += DELTA_PREPARE_GROUP) sum = MAD(x[i], x[i], sum);
-        sum = sum_of_256(room, sum);
+    const uint heads = 2 * key_heads, some = head < heads ? dim : 0;
+    GLOBAL const float *x = qkv + ((ulong)t * (heads + value_heads) + (head < heads ? head : 0)) * dim;
+    float sum = 0.0f;
+    NO_UNROLL
+    for (uint i = LID; i < some; i += DELTA_PREPARE_GROUP) sum = MAD(x[i], x[i], sum);
+    sum = sum_of_256(room, sum);
+    if (head < heads) {
         const float r = DIV(1.0f, SQRT(ADD(sum, eps)));
         NO_UNROLL
         for (uint i = LID; i < dim; i += DELTA_PREPARE_GROUP) {

@@ -84,7 +84,7 @@ KERNEL(EXCHANGE_GROUP)
 gantry_exchange_send(GLOBAL const uchar *p0, GLOBAL const uchar *p1, GLOBAL const uchar *p2, GLOBAL const uchar *p3,
                      GLOBAL const uchar *p4, GLOBAL const uchar *p5, GLOBAL uchar *words, GLOBAL uint *ends,
                      GLOBAL uint *far, GLOBAL uint *trouble, GLOBAL ulong *report, STRETCHES, ulong patience, ulong tag) {
-    BEGIN();
+    BEGIN_ALONE();
     SHARED(uint, wrong, 1);
     GLOBAL uint *end = ends + GROUP_X * END;
     if (LID == 0) wrong[0] = await(end, end[COUNT], trouble, report, patience, LATE_TAKEN, tag);
@@ -111,7 +111,7 @@ KERNEL(EXCHANGE_GROUP)
 gantry_exchange_receive(GLOBAL uchar *p0, GLOBAL uchar *p1, GLOBAL uchar *p2, GLOBAL uchar *p3, GLOBAL uchar *p4,
                         GLOBAL uchar *p5, GLOBAL uchar *words, GLOBAL uint *ends, GLOBAL uint *far,
                         GLOBAL uint *trouble, GLOBAL ulong *report, STRETCHES, ulong patience, ulong tag) {
-    BEGIN();
+    BEGIN_ALONE();
     SHARED(uint, wrong, 1);
     GLOBAL uint *end = ends + GROUP_X * END;
     if (LID == 0) wrong[0] = await(end, next_epoch(end[COUNT]), trouble, report, patience, LATE_WORDS, tag);
@@ -163,7 +163,7 @@ KERNEL(EXCHANGE_GROUP)
 gantry_exchange_return(GLOBAL const float *y, GLOBAL const uint *RESTRICT ids, GLOBAL const uint *RESTRICT positions,
                        GLOBAL const uint *RESTRICT turns, GLOBAL float *words, GLOBAL uint *ends, GLOBAL uint *far,
                        GLOBAL uint *trouble, ulong row, uint width, uint used, uint experts) {
-    BEGIN();
+    BEGIN_ALONE();
     SHARED(uint, wrong, 1);
     const uint own = computes(ids, positions, turns, GROUP_X, used, experts);
     if (LID == 0) wrong[0] = *trouble;
@@ -185,7 +185,7 @@ gantry_exchange_collect(GLOBAL float *y, GLOBAL const uint *RESTRICT ids, GLOBAL
                         GLOBAL const uint *RESTRICT turns, GLOBAL float *words, GLOBAL uint *ends,
                         GLOBAL uint *trouble, GLOBAL ulong *report, ulong row, ulong patience, ulong tag, uint width,
                         uint used, uint experts) {
-    BEGIN();
+    BEGIN_ALONE();
     SHARED(uint, wrong, 1);
     GLOBAL uint *end = ends + GROUP_X * END;
     const uint theirs = computes(ids, positions, turns, GROUP_X, used, experts);
@@ -208,7 +208,7 @@ gantry_exchange_compare(GLOBAL const float *y, GLOBAL const uint *RESTRICT ids, 
                         GLOBAL const uint *RESTRICT turns, GLOBAL float *words, GLOBAL uint *ends,
                         GLOBAL uint *trouble, GLOBAL ulong *report, ulong row, ulong patience, ulong tag, uint width,
                         uint used, uint experts) {
-    BEGIN();
+    BEGIN_ALONE();
     SHARED(uint, wrong, 1);
     SHARED(uint, places, EXCHANGE_GROUP);
     GLOBAL uint *end = ends + GROUP_X * END;

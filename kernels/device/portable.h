@@ -1,6 +1,6 @@
 /* The names in which CUDA C++ and OpenCL C 1.2 differ, so that each kernel is written once.
  *
- * Rules of the kernels: local memory and barriers only, no operation of a sub-group, no atomics (but for the flags of
+ * Rules of the kernels: local memory and barriers only, no operation of a sub-group (in OpenCL), no atomics (but for the flags of
  * exchange.c: loads that acquire, stores that release), no pointers in buffers, 64-bit offsets. Every sum has one order,
  * so that a launch repeats bit for bit. Indices of a grid are x, y, z; a group has one dimension and the size that its
  * kernel names.
@@ -25,7 +25,8 @@ static_assert(sizeof(ulong) == 8, "offsets have 64 bits");
 
 #define GLOBAL
 #define LOCAL
-#define RESTRICT __restrict__
+/* Empty: what is const and restrict is read by loads of what never changes, and those may be moved before BEGIN. */
+#define RESTRICT
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define CONSTANT static __constant__ const
 #define KERNEL(size) extern "C" __global__ void __launch_bounds__(size)
@@ -47,6 +48,13 @@ DEVICE void begin_kernel(void) {
 #endif
 }
 #define BEGIN() begin_kernel()
+/* The same for a kernel that waits for another card: the next one must not take the room of what would end the wait. */
+DEVICE void begin_alone(void) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+#define BEGIN_ALONE() begin_alone()
 /* Brings what lies from a multiple of 16 on into the L2 cache, a multiple of 16 bytes: for weights, before BEGIN. */
 DEVICE void prefetch(const void *from, uint bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -125,6 +133,7 @@ DEVICE ushort to_half(float x) {
 #define DEVICE static inline
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
 #define BEGIN() ((void)0)
+#define BEGIN_ALONE() ((void)0)
 #define PREFETCH(from, bytes) ((void)0)
 #define UNROLL
 #define NO_UNROLL

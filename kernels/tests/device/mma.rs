@@ -352,41 +352,65 @@ fn experts_have_the_bits_of_their_order() {
             let input = Input::new(stored[0].view().activations(), &x, cols);
             let scale = rng.units(experts, 1.0);
             let (pairs, tiles) = grouped(&ids, &at, used, 64);
-            let (width, start) = (rows + 4, 2);
-            let mut y = poison(all * width);
-            let mut args = vec![read(&bytes), read(&at)];
-            args.extend(stored[0].codebook());
-            args.extend([read(&ids), read(&tiles), read(&pairs)]);
-            args.extend(input.args());
-            args.extend([read(&scale), write(&mut y)]);
-            args.extend(stored[0].planes());
-            args.extend([first, 0].map(|v| Arg::U64(v as u64)));
-            let order = stored[0].int8().map(|(rows, order)| {
-                args.push(rows);
-                order
-            });
-            args.extend([width, start].map(|v| Arg::U64(v as u64)));
-            args.extend(u32s([all, used, experts, rows, cols, usize::from(x_per_pair)]));
-            args.extend(order);
+            let (width, start) = (2 * rows + 4, 2);
             let end = match layout {
                 Layout::I8 { order: Order::NvA64, .. } => "_a64",
                 Layout::I8 { scales: Scales::Channel, .. } => "_a32",
                 _ => "",
             };
-            let kernel = format!("gantry_tiles_experts_{}{end}", stored[0].name());
-            launch(&kernel, [groups(rows, 128), tiles.len() / 3, 1], &mut args);
-            drop(args);
-            let wants: Vec<_> = stored.iter().map(|w| truth(w, first, rows, &input, x_rows)).collect();
-            for (pair, y) in y.chunks(width).enumerate() {
-                let e = ids[pair] as usize;
-                let row = if x_per_pair { pair } else { pair / used };
-                let mut want = poison(width);
-                if at[e] != u64::MAX {
-                    let own = &wants[e][row * rows..][..rows];
-                    want[start..start + rows].iter_mut().zip(own).for_each(|(w, y)| *w = y * scale[e]);
+            // In tiles of many; of few tokens each pair alone, or tiles of 8 and another product of the same input, of rows 0 on.
+            let few = grouped(&ids, &at, used, 8);
+            let mut runs = vec![("tiles", Some((&tiles, &pairs)), false)];
+            if stored[0].int8().is_some() {
+                runs.extend([("decode", None, false), ("decode", Some((&few.1, &few.0)), true)]);
+            }
+            let [wants, others] = [first, 0].map(|first| {
+                stored.iter().map(|w| truth(w, first, rows, &input, x_rows)).collect::<Vec<_>>()
+            });
+            for (kind, lists, both) in runs {
+                let mut y = poison(all * width);
+                let mut args = vec![read(&bytes), read(&at)];
+                args.extend(stored[0].codebook());
+                args.extend([read(&ids), maybe(lists.map(|l| &l.0[..])), maybe(lists.map(|l| &l.1[..]))]);
+                args.extend(input.args());
+                args.extend([read(&scale), write(&mut y)]);
+                let decodes = kind == "decode";
+                if decodes {
+                    args.extend(if both { [read(&at), read(&scale)] } else { [Arg::Null, Arg::Null] });
                 }
-                let what = format!("{kernel}, {n} tokens, pair {pair} of expert {e}");
-                assert_same(y, &want, &what);
+                args.extend(stored[0].planes());
+                args.extend([first, 0].map(|v| Arg::U64(v as u64)));
+                let order = stored[0].int8().map(|(rows, order)| {
+                    args.push(rows);
+                    order
+                });
+                if decodes {
+                    args.extend([0, 0, start + rows].map(|v| Arg::U64(v as u64)));
+                }
+                args.extend([width, start].map(|v| Arg::U64(v as u64)));
+                args.extend(u32s([all, used, experts, rows, cols, usize::from(x_per_pair)]));
+                args.extend(order);
+                let kernel = format!("gantry_{kind}_experts_{}{end}", stored[0].name());
+                let (each, count) = (if decodes { 16 } else { 128 }, lists.map_or(all, |l| l.0.len() / 3));
+                launch(&kernel, [groups(rows, each), count, 1 + usize::from(both)], &mut args);
+                drop(args);
+                for (pair, y) in y.chunks(width).enumerate() {
+                    let e = ids[pair] as usize;
+                    let row = if x_per_pair { pair } else { pair / used };
+                    let mut want = poison(width);
+                    if at[e] != u64::MAX {
+                        let parts =
+                            [(start, &wants)].into_iter().chain(both.then_some((start + rows, &others)));
+                        for (start, wants) in parts {
+                            let own = &wants[e][row * rows..][..rows];
+                            want[start..start + rows]
+                                .iter_mut()
+                                .zip(own)
+                                .for_each(|(w, y)| *w = y * scale[e]);
+                        }
+                    }
+                    assert_same(y, &want, &format!("{kernel}, {n} tokens, pair {pair} of expert {e}"));
+                }
             }
         }
     }

@@ -93,7 +93,10 @@ pub(crate) fn unload(model: Model, verbose: bool) -> anyhow::Result<()> {
 
 /// Tells what a card's memory is taken for, and which tensors are in it.
 pub(crate) fn tell_held(container: &Container, model: &Model) -> anyhow::Result<()> {
-    for card in model.device().held()? {
+    let held = model.device().held()?;
+    // Placed anew, a card has other tensors than the container says.
+    let as_packed = held.len() == container.header().cards.len();
+    for (i, card) in held.iter().enumerate() {
         eprintln!("{}: {} of {} bytes are free", card.card, card.free, card.before);
         for (what, count, bytes) in &card.held {
             eprintln!(
@@ -106,9 +109,14 @@ pub(crate) fn tell_held(container: &Container, model: &Model) -> anyhow::Result<
             "  {:>15}  the driver's own: code, and whole pages",
             card.before.saturating_sub(card.free + named)
         );
-        let blobs = container.table().blobs();
-        for (blob, of) in blobs.iter().enumerate() {
-            eprintln!("  {:>15}    {}", of.bytes, container.blob_name(blob));
+        let mut blobs: Vec<usize> = match as_packed {
+            true => container.stretches(i).map(|stretch| stretch.blob).collect(),
+            false => Vec::new(),
+        };
+        blobs.dedup();
+        for blob in blobs {
+            let bytes = container.table().blobs()[blob].bytes;
+            eprintln!("  {bytes:>15}    {}", container.blob_name(blob));
         }
     }
     Ok(())

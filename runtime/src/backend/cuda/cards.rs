@@ -15,7 +15,7 @@ use crate::sample::Deciding;
 use crate::{Result, RuntimeError};
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// Working memory of runs on several cards.
@@ -268,6 +268,10 @@ fn own(sequence: &mut dyn Sequence) -> Result<&mut CardsSequence> {
 
 impl Workspace for CudaCards {
     fn run(&mut self, parts: &mut [Part<'_>], sink: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
+        // Nobody writes to an arena of any card meanwhile.
+        let loaded: Vec<Arc<Loaded>> = self.cards.iter().map(|card| Arc::clone(&card.loaded)).collect();
+        let _used: Vec<_> =
+            loaded.iter().map(|card| card.used.read().unwrap_or_else(PoisonError::into_inner)).collect();
         let result = self.compute(parts, sink);
         if result.is_err() {
             self.rest();

@@ -30,7 +30,7 @@ impl Kernels {
     /// Gives a kernel to a stream: groups of `threads`, or of as many as it was compiled for.
     ///
     /// # Safety
-    /// As [`Function::launch`]; kernels of `kernels/device` begin with `BEGIN`.
+    /// As [`Function::launch`]; all kernels begin with `BEGIN`.
     #[allow(unsafe_code, reason = "hands the caller's promise on")]
     pub(super) unsafe fn launch(
         &self,

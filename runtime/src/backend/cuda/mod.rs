@@ -1,7 +1,7 @@
 //! NVIDIA cards.
 //!
 //! The container's segment goes into one allocation per card as it is, is hashed there, and read there by
-//! the portable kernels of `kernels/device`. Rows of n-gram tables stay in their file and are gathered by the host.
+//! the kernels of `kernels/device` and `kernels/cuda`. Rows of n-gram tables stay in their file and are gathered by the host.
 
 mod bare;
 mod batch;

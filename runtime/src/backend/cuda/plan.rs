@@ -100,7 +100,9 @@ impl Planner<'_> {
             Step::StreamNorm { .. } => self.read(i).map(Op::Read),
             Step::Gemm { weight, .. } if is_wide(weight) && self.plain(i) => {
                 let other = |step: &Step| matches!(step, Step::Gemm { weight, .. } if is_wide(weight));
-                let other = self.later(i, other).filter(|j| self.plain(*j) && !self.touches(*j, i));
+                let other = self
+                    .later(i, other)
+                    .filter(|j| self.plain(*j) && !self.touches(*j, i) && !self.touches(i, *j));
                 Some(Op::Wide(i, other))
             }
             Step::SiluMul { y, .. } => self.quantized(i, *y).map(|q| Op::SiluMul(i, Some(q))),
@@ -149,15 +151,19 @@ impl Planner<'_> {
 
     /// The next step that computes something.
     fn next(&self, i: usize) -> Option<usize> {
-        (i + 1..self.steps.len()).find(|j| !self.done[*j] && !matches!(self.steps[*j], Step::Begin(_)))
+        let counts = |j: &usize| !self.done[*j] || self.waits[*j];
+        let next = (i + 1..self.steps.len()).find(|j| counts(j) && !matches!(self.steps[*j], Step::Begin(_)));
+        next.filter(|j| !self.waits[*j])
     }
 
     /// The first step after `i` that is `wanted`, where it can be done together with step `i`.
     fn later(&self, i: usize, wanted: impl Fn(&Step) -> bool) -> Option<usize> {
         let end = self.steps.len().min(i + 1 + AHEAD);
         let j = (i + 1..end).find(|j| !self.done[*j] && wanted(&self.steps[*j]))?;
-        // Steps that are done were done before `i`, but for those that wait.
-        let mut between = (i + 1..j).filter(|k| !self.done[*k] || self.waits[*k]);
+        // Steps that are done were done before `i`, but for those that wait: a mix before `i` may be done after it.
+        let start = (i + 1).saturating_sub(AHEAD);
+        let waiting = (start..i).filter(|k| self.waits[*k]);
+        let mut between = waiting.chain((i + 1..j).filter(|k| !self.done[*k] || self.waits[*k]));
         between.all(|k| !self.touches(j, k) && !self.touches(k, j)).then_some(j)
     }
 
@@ -210,7 +216,13 @@ impl Planner<'_> {
     fn is_dead(&self, buffer: BufferId, i: usize) -> bool {
         let first = |steps: &[Step]| {
             let of = |all: &[crate::model::program::Access]| all.iter().any(|a| a.buffer() == buffer);
-            steps.iter().find(|s| of(&s.reads()) || of(&s.writes())).is_some_and(|s| of(&s.reads()))
+            let whole = |s: &Step| {
+                let parts = s.writes().into_iter().filter(|a| a.buffer() == buffer);
+                let ranges = parts.flat_map(|a| a.ranges(&self.program.buffers));
+                ranges.map(|r| r.len()).sum::<usize>() >= self.program.values(buffer)
+            };
+            let found = steps.iter().find(|s| of(&s.reads()) || of(&s.writes()));
+            found.is_some_and(|s| of(&s.reads()) || !whole(s))
         };
         let draft = self.program.draft.iter().flat_map(|d| [&d.body[..], &d.head[..]]);
         !first(&self.steps[i + 1..])
@@ -267,7 +279,8 @@ impl Planner<'_> {
         }
         let injects =
             |s: &Step| matches!(s, Step::Gemm { weight, x, .. } if is_wide(weight) && inputs.contains(x));
-        let inject = self.later(mix, injects).filter(|j| self.plain(*j));
+        let apart = |j: &usize| !self.touches(*j, down) && !self.touches(down, *j);
+        let inject = self.later(mix, injects).filter(|j| self.plain(*j)).filter(apart);
         Some(Read { norm, quantize, down, inject, silu, up, mix, read: self.quantized(mix, *m) })
     }
 }

@@ -203,6 +203,6 @@ pub(super) fn list_bytes(step: &Step, buffers: &[crate::model::program::Buffer],
     let experts = products.iter().map(|p| p.weights.experts()).min().unwrap_or(0);
     let used = ids.map_or(experts, |ids| buffers[ids.0].width);
     let all = (used as u64).saturating_mul(tokens as u64);
-    let list = all.saturating_mul(4).next_multiple_of(256);
-    list.saturating_mul(2).saturating_add((all + experts as u64).saturating_mul(12))
+    let list = all.saturating_mul(4).checked_next_multiple_of(256).unwrap_or(u64::MAX);
+    list.saturating_mul(2).saturating_add(all.saturating_add(experts as u64).saturating_mul(12))
 }

@@ -27,11 +27,11 @@ fn chunk_threads(cols: usize) -> usize {
 }
 
 /// Most tokens for which weights go straight into registers; for more of them they are shared by a tile of tokens.
-const FEW: usize = 128;
+const DECODED: usize = 128;
 /// From how many rows on groups of fewer warps, or of more rows, do better.
 const MANY: usize = 4224;
 /// Most tokens of which experts are multiplied in small tiles: there are few of each expert then.
-const UNGROUPED: usize = 32;
+const UNGROUPED: usize = super::plan::FEW;
 
 /// Whether there is a kernel for a step that reads such weights.
 pub(super) fn takes(step: StepKind, layout: Layout) -> bool {
@@ -108,7 +108,7 @@ fn tiled(layout: Layout, cols: usize) -> Option<Tiled> {
 }
 
 /// The kernel that multiplies `n` tokens by `rows` rows of a matrix. Those of int8 in NVIDIA's orders give the same bits, whichever
-/// it is; with `q8_0.split` and E8 more than [`FEW`] tokens are added in another order than fewer.
+/// it is; with `q8_0.split` and E8 more than [`DECODED`] tokens are added in another order than fewer.
 pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize) -> Option<Product> {
     let [portable, _] = product(layout)?;
     let many = rows > MANY;
@@ -117,21 +117,23 @@ pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize) -> Option
         Some(Tiled::Block32) if n <= 8 => ("gantry_decode_i8_block32_8", 16, 8),
         Some(Tiled::Block32) if n <= 16 && many => ("gantry_decode_i8_block32_16_many", 32, 16),
         Some(Tiled::Block32) if n <= 16 => ("gantry_decode_i8_block32_16", 16, 16),
-        Some(Tiled::Block32) if n <= FEW => ("gantry_decode_i8_block32_32", 16, 32),
+        Some(Tiled::Block32) if n <= DECODED => ("gantry_decode_i8_block32_32", 16, 32),
         Some(Tiled::Block32) => ("gantry_tiles_i8_block32", 128, 64),
         Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= 8 && many => {
             ("gantry_decode_i8_channel_8_many", 16, 8)
         }
         Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= 8 => ("gantry_decode_i8_channel_8", 16, 8),
         Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= 16 => ("gantry_decode_i8_channel_16", 16, 16),
-        Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= FEW && many => {
+        Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= DECODED && many => {
             ("gantry_decode_i8_channel_32_many", 32, 32)
         }
-        Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= FEW => ("gantry_decode_i8_channel_32", 16, 32),
+        Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= DECODED => {
+            ("gantry_decode_i8_channel_32", 16, 32)
+        }
         Some(Tiled::ChannelA32) => ("gantry_tiles_i8_channel_a32", 128, 128),
         Some(Tiled::ChannelA64) => ("gantry_tiles_i8_channel_a64", 128, 128),
-        Some(Tiled::Q8) if n > FEW => ("gantry_tiles_q8_0_split", 128, 64),
-        Some(Tiled::E8) if n > FEW => ("gantry_tiles_e8_planar", 128, 64),
+        Some(Tiled::Q8) if n > DECODED => ("gantry_tiles_q8_0_split", 128, 64),
+        Some(Tiled::E8) if n > DECODED => ("gantry_tiles_e8_planar", 128, 64),
         _ => (portable, 16, 8),
     };
     Some(Product { kernel, rows, tokens, threads: None, pairs: false })
@@ -223,10 +225,10 @@ mod tests {
     fn what_fills_no_instruction_stays_with_portable_kernels() {
         for layout in Layout::all() {
             let Some([portable, portable_experts]) = product(layout) else { continue };
-            for n in [1, 8, 9, 32, 33, FEW, FEW + 1, 4096] {
+            for n in [1, 8, 9, 32, 33, DECODED, DECODED + 1, 4096] {
                 let instructed = match layout {
                     Layout::I8 { order: Order::NvA32, .. } => true,
-                    Layout::Q8_0Split { .. } | Layout::E8Planar { .. } => n > FEW,
+                    Layout::Q8_0Split { .. } | Layout::E8Planar { .. } => n > DECODED,
                     _ => false,
                 };
                 // 96 columns do not fill a step of `nv_a64`.
@@ -234,8 +236,9 @@ mod tests {
                 assert_eq!(chosen.kernel != portable, instructed, "{layout}, {n} tokens: {chosen:?}");
                 assert!(chosen.tokens >= 8 && chosen.rows >= 16);
                 let chosen = experts(layout, 96, n).expect("a product");
-                let tiles = tiled(layout, 96).is_some() && n > UNGROUPED;
-                assert_eq!(chosen.kernel != portable_experts, tiles, "{layout}, {n} tokens: {chosen:?}");
+                let few = matches!(layout, Layout::I8 { .. });
+                let instructed = tiled(layout, 96).is_some() && (n > UNGROUPED || few);
+                assert_eq!(chosen.kernel != portable_experts, instructed, "{layout}, {n} tokens: {chosen:?}");
             }
         }
     }

@@ -62,7 +62,7 @@ impl Runner {
         args: &Args,
     ) -> Result<()> {
         self.watch.around((&loaded.kernels, &self.stream), name, || {
-            // SAFETY: kernels and their arguments are listed side by side in `kernels/device`. Matrices lie within the
+            // SAFETY: kernels state their arguments, in `kernels/device` and `kernels/cuda`. Matrices lie within the
             // arena (checked when the program was prepared), tables are as long as the batch or the model they describe,
             // and buffers hold the largest batch, which runs do not exceed; all of it outlives the stream's work, for it
             // is freed only after the context is idle.

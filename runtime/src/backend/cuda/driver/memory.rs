@@ -126,9 +126,10 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         // Where the card does not become current, another may be, and the driver knows whose this is.
         let _ = self.context.current();
+        // The ledger first: once it is freed, the address may be another's.
+        self.context.ledger.free(self.address);
         // SAFETY: allocated in `new`, freed once. The driver waits for what still uses it.
         let _ = unsafe { result::free_sync(self.address) };
-        self.context.ledger.free(self.address);
     }
 }
 

@@ -104,7 +104,7 @@ pub(crate) enum Start {
     /// When all that the stream had before is done.
     After,
     /// As soon as the kernel before it lets it (`BEGIN` in `kernels/device/portable.h`): what does not depend on that one
-    /// is then under way already. Cards before sm_90 know no difference.
+    /// is then under way already. On cards before sm_90 the same as `After`.
     Early,
 }
 
@@ -170,7 +170,7 @@ impl Function {
             sharedMemBytes: 0,
             hStream: stream.raw(),
             attrs: &raw mut early,
-            numAttrs: u32::from(start == Start::Early),
+            numAttrs: u32::from(start == Start::Early && context.info().generation >= 90),
         };
         let (pointers, extra) = (pointers.as_mut_ptr(), std::ptr::null_mut());
         // SAFETY: the function is the module's, which lives; the configuration and the pointers live as long as the

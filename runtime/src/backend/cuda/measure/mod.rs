@@ -1,5 +1,5 @@
-//! How fast kernels are, each alone: launched by the very functions that run a model, so that what is measured is what
-//! runs.
+//! How fast kernels are, each alone: launched by the functions that run a model's steps, one by one. (What few
+//! tokens have fused, by `plan`, is not measured here.)
 //!
 //! Launches are recorded as graphs and replayed. Weights are cold: each launch of a graph reads another copy, so many of
 //! them that no cache holds them. What can be read at most is measured in the same run, with kernels that people would
