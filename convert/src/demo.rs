@@ -129,7 +129,12 @@ fn show_and_run(what: &str, name: &str, program: &Path, args: &[&OsStr]) -> anyh
     println!();
     match status.success() {
         true => Ok(()),
-        false => Err(Refusal::new(Exit::Other, format!("the command above ended with {status}"))),
+        false => {
+            // Its own code says what kind of error it was.
+            let codes = [Exit::Usage, Exit::Input, Exit::Integrity, Exit::Incompatible, Exit::Resources];
+            let exit = codes.into_iter().find(|exit| status.code() == Some(*exit as i32));
+            Err(Refusal::new(exit.unwrap_or(Exit::Other), format!("the command above ended with {status}")))
+        }
     }
 }
 

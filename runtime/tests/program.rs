@@ -118,7 +118,14 @@ fn perplexity_bench_devices_and_completions_answer() {
     }
     let devices = gantry_run().arg("devices").assert().success().get_output().stdout.clone();
     assert!(text(&devices).starts_with("cpu"));
-    gantry_run().args(["completions", "bash"]).assert().success();
+    let bash = gantry_run().args(["completions", "bash"]).assert().success().get_output().stdout.clone();
+    let bash = String::from_utf8(bash).unwrap();
+    let states: Vec<&str> =
+        bash.lines().filter_map(|l| l.trim().strip_prefix("cmd=\"")?.strip_suffix('"')).collect();
+    assert!(states.len() > 8, "{bash}");
+    for state in states.iter().filter(|state| !state.is_empty()) {
+        assert!(bash.lines().any(|l| l.trim() == format!("{state})")), "nothing is completed after {state}");
+    }
 }
 
 fn commands_answer(dir: &Path, path: &Path) {

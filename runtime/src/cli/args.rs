@@ -288,11 +288,11 @@ pub(crate) struct Load {
     /// How much of the container is verified while it is loaded [default: device on cards, else full].
     #[arg(long, value_enum)]
     pub(crate) verify: Option<Level>,
-    /// Brings this tensor or expert (as `gantry verify` names them) to the card once more when all is loaded, and verifies
+    /// On cards: brings this tensor or expert (as `gantry verify` names them) once more when all is loaded, and verifies
     /// it there.
     #[arg(long, value_name = "NAME")]
     pub(crate) reload: Vec<String>,
-    /// Tells what a card's memory is taken for.
+    /// On cards: tells what their memory is taken for.
     #[arg(short, long)]
     pub(crate) verbose: bool,
     /// Most memory to use, e.g. 2GiB, where less than is free.

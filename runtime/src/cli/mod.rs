@@ -36,6 +36,7 @@ use args::{Cli, Command};
 use clap::CommandFactory;
 use gantry_formats::exit::Exit;
 use signals::Signals;
+use std::io::Write;
 
 /// Version of the schema of every `--json` document.
 pub(crate) const SCHEMA: u32 = 1;
@@ -52,7 +53,11 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Bench(args)) => bench::run(&args),
         Some(Command::Devices { json }) => devices::run(json),
         Some(Command::Completions { shell }) => {
-            clap_complete::generate(shell, &mut Cli::command(), "gantry-run", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "gantry-run", &mut script);
+            // The generator for bash takes the hyphen of the name for the beginning of a subcommand, here and there.
+            let script = String::from_utf8_lossy(&script).replace("gantry__subcmd__run", "gantry__run");
+            std::io::stdout().write_all(script.as_bytes())?;
             Ok(Exit::Ok)
         }
     }

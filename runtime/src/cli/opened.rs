@@ -38,6 +38,10 @@ pub(crate) fn load_with(
         DeviceName::Cpu => Device::cpu(load.threads)?,
         DeviceName::Cuda(cards) => Device::cuda(cards, load.threads)?,
     };
+    if let (DeviceName::Cpu, Some(name)) = (&load.device, load.reload.first()) {
+        let what = format!("--reload {name} brings it to a card once more; give --device cuda:0");
+        return Err(Refusal::error(Exit::Usage, what));
+    }
     let window = spec.map_or(0, |n| Speculation::window(n.get()));
     let hotness = match load.hotness.as_slice() {
         [] => None,

@@ -30,7 +30,7 @@ fn every_step_of_a_model_has_its_lines() {
         ": the roof",
         "copied from pinned memory",
         "i8.frag.nv_a32:block32  ",
-        "gemm_i8_block32",
+        "decode_i8_block32_8",
         "raw.bf16  ",
         "(to compare)",
         "Attention  ",
@@ -118,7 +118,7 @@ fn a_profile_shows_kernels() {
         "prompt by kernel",
         "decode by kernel",
         "a kernel that does nothing takes",
-        "gemm_i8_block32",
+        "decode_i8_block32_8",
         " %",
     ];
     seen.shows(&words);

@@ -4,6 +4,9 @@
 use super::{Context, CudaError, DeviceMemory, Event, Pinned, Stream};
 use std::sync::Arc;
 
+/// Bytes that there is room for at first.
+const FIRST: usize = 4096;
+
 /// Pinned memory from which bytes go to a card while the host goes on.
 #[derive(Debug)]
 pub(crate) struct Staged {
@@ -19,7 +22,7 @@ impl Staged {
     /// # Errors
     /// What the driver says.
     pub(crate) fn new(context: &Arc<Context>, what: &'static str) -> Result<Self, CudaError> {
-        Ok(Self { memory: Pinned::new(context, 0, what)?, copied: Event::new(context, false)?, what })
+        Ok(Self { memory: Pinned::new(context, FIRST, what)?, copied: Event::new(context, false)?, what })
     }
 
     /// Copies `from` to `at` of `to`, after all that `stream` was given before; waits for the copy before, no longer.
