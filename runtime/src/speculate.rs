@@ -73,7 +73,7 @@ impl Speculation {
 
     /// Tokens that a session must be able to take back for drafts of `most`.
     pub fn window(most: usize) -> usize {
-        most + 1
+        most.saturating_add(1)
     }
 
     /// Takes `token`, which follows the session, and what can be drafted after it. `choose` gets the logits of what

@@ -107,6 +107,22 @@ fn tokenize_shows_ids() {
 }
 
 #[test]
+fn drafts_of_any_number_are_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = oracle::Model::random(config(), 22);
+    let file = packing::pack(dir.path(), &model.header, &model.tensors, &How::default());
+    for most in ["18446744073709551615", "18446744073709551614", "65"] {
+        gantry_run().arg(&file).args(["-p", "a", "-n", "1", "--spec", most]).assert().code(2);
+        gantry_run()
+            .arg("bench")
+            .arg(&file)
+            .args(["-p", "1", "-n", "1", "-r", "1", "--spec", most])
+            .assert()
+            .code(2);
+    }
+}
+
+#[test]
 fn perplexity_bench_devices_and_completions_answer() {
     for experts in [0, 6] {
         let dir = tempfile::tempdir().unwrap();

@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
     let container = opened::container(file)?;
     // Drafts reach beyond the last token.
     let beyond = args.spec.map_or(0, |n| Speculation::window(n.get()));
-    let context = args.load.context.unwrap_or(args.prompt.max(args.tokens + beyond).max(1));
+    let context = args.load.context.unwrap_or(args.prompt.max(args.tokens.saturating_add(beyond)).max(1));
     let load = super::args::Load { context: Some(context), ..args.load.clone() };
     let model = opened::load_with(&container, &load, args.spec, false)?;
     let mut session = model.session()?;

@@ -3,6 +3,7 @@
 use super::args::Bench;
 use super::bench_svg;
 use super::failure::Refusal;
+use super::files::Files;
 use super::opened;
 use super::output;
 use gantry_formats::exit::Exit;
@@ -13,6 +14,9 @@ use std::io::Write;
 /// Replays before those that count, and those that count at least.
 const WARM_UP: usize = 20;
 const SAMPLES: usize = 30;
+
+/// Most that are asked for.
+const MOST: usize = 100_000;
 
 /// `gantry-run bench [FILE] --measure kernels`: those of a model, or of a list of usual shapes.
 pub(crate) fn run(args: &Bench, cards: &[usize]) -> anyhow::Result<Exit> {
@@ -26,7 +30,17 @@ pub(crate) fn run(args: &Bench, cards: &[usize]) -> anyhow::Result<Exit> {
         context: args.load.context,
         kv: args.load.options().kv,
     };
+    if args.repeat > MOST {
+        let what = format!("-r {}: at most {MOST} replays of each kernel are kept", args.repeat);
+        return Err(Refusal::error(Exit::Usage, what));
+    }
     let container = args.model.as_deref().map(opened::container).transpose()?;
+    if let Some(svg) = &args.svg {
+        output::check("--svg", svg)?;
+        if let Some(container) = &container {
+            Files::of(container, []).writes("--svg", Some(svg)).check()?;
+        }
+    }
     let bench = KernelBench::open(*card)?;
     let roof = bench.roof().rate;
     let mut out = std::io::stdout().lock();

@@ -1,9 +1,7 @@
 //! A session in a file, between runs.
 
-use super::failure::Refusal;
 use super::output;
 use anyhow::Context;
-use gantry_formats::exit::Exit;
 use gantry_runtime::Session;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -14,12 +12,7 @@ pub(crate) struct Kept(PathBuf);
 impl Kept {
     /// `file` for a session; refused before anything is computed where it cannot be written.
     pub(crate) fn new(file: &Path) -> anyhow::Result<Self> {
-        if file.exists() && !file.is_file() {
-            let text = format!("{} is no regular file; name another --session", file.display());
-            return Err(Refusal::error(Exit::Usage, text));
-        }
-        // Not after a long run.
-        drop(output::beside(file)?);
+        output::check("--session", file)?;
         Ok(Self(file.into()))
     }
 

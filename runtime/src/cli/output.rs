@@ -23,7 +23,18 @@ pub(crate) fn beside(out: &Path) -> anyhow::Result<NamedTempFile> {
     })
 }
 
-/// Writes `bytes` to `out`, in place of what was there.
+/// Refuses, before anything is computed, a file for `option` that cannot be written: in a folder where nothing can be,
+/// or something else than a file, as a device, which would be lost.
+pub(crate) fn check(option: &str, out: &Path) -> anyhow::Result<()> {
+    if out.exists() && !out.is_file() {
+        let text = format!("{} is no regular file; name another for {option}", out.display());
+        return Err(Refusal::error(Exit::Usage, text));
+    }
+    drop(beside(out)?);
+    Ok(())
+}
+
+/// Writes `bytes` to `out`, in place of the file that was there.
 pub(crate) fn replace(out: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let name = || format!("cannot write {}", out.display());
     let mut file = beside(out)?;

@@ -19,10 +19,8 @@ impl Record {
     pub(crate) fn of(container: &Container, file: Option<&Path>) -> anyhow::Result<Option<Self>> {
         let Some(file) = file else { return Ok(None) };
         let model = RoutedModel::of_container(container)?;
-        if file.exists() && !file.is_file() {
-            let text = format!("{} is no regular file; name another for --record-hotness", file.display());
-            return Err(Refusal::error(Exit::Usage, text));
-        }
+        // Not after a long run.
+        output::check("--record-hotness", file)?;
         if file.exists() && !matches!(hotness::read(&[file.into()]), Ok(r) if r.format == Format::Json) {
             let text = format!(
                 "{} exists and holds no counts that this program wrote; name another for --record-hotness",
@@ -30,8 +28,6 @@ impl Record {
             );
             return Err(Refusal::error(Exit::Usage, text));
         }
-        // Not after a long run.
-        drop(output::beside(file)?);
         Ok(Some(Self { file: file.into(), model }))
     }
 

@@ -106,6 +106,28 @@ fn what_cannot_be_measured_is_refused() {
 }
 
 #[test]
+fn a_plot_takes_the_place_of_nothing_but_a_plot() {
+    if !kernels() {
+        return;
+    }
+    let machine = idle();
+    let model = machine.file("model.gantry");
+    std::fs::copy(small(), &model).expect("a copy");
+    let before = std::fs::read(&model).expect("the container");
+    measure(&machine, &[text(&model), "--only", "n=1 Rope", "--svg", text(&model)])
+        .fails(2, &["--svg", "itself"]);
+    assert_eq!(std::fs::read(&model).expect("the container"), before);
+    let pipe = machine.file("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    measure(&machine, &["--only", "2560 n=8", "--svg", text(&pipe)]).fails(2, &["no regular file", "--svg"]);
+    assert!(!pipe.is_file() && pipe.exists());
+    let nowhere = machine.file("none").join("plot.svg");
+    measure(&machine, &["--only", "2560 n=8", "--svg", text(&nowhere)])
+        .fails(2, &["cannot write to the folder"]);
+    measure(&machine, &["--only", "2560 n=8", "-r", "18446744073709551615"]).fails(2, &["-r"]);
+}
+
+#[test]
 fn a_profile_shows_kernels() {
     if !kernels() {
         return;
