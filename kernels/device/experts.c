@@ -191,7 +191,7 @@ EXPERTS_FLOATS(KERNEL_OF_TWO, gantry_experts_bf16, RAW_BF16)
 EXPERTS_FLOATS(KERNEL_OF_TWO, gantry_experts_q8_0, GGUF_Q8_0)
 EXPERTS_FLOATS(KERNEL, gantry_experts_q4_0, GGUF_Q4_0)
 
-KERNEL_OF_TWO(PRODUCT_GROUP)
+KERNEL_LARGE(PRODUCT_GROUP)
 gantry_experts_q8_0_split(GLOBAL const uchar *RESTRICT base, GLOBAL const ulong *RESTRICT at, EXPERT_TABLES,
                           GLOBAL const uchar *RESTRICT xq, GLOBAL const float *RESTRICT xs,
                           GLOBAL const float *RESTRICT scale, GLOBAL float *RESTRICT y, ulong scales, ulong first_row,

@@ -56,7 +56,7 @@ GEMM_FLOATS(gantry_gemm_q8_0, GGUF_Q8_0)
 GEMM_FLOATS(gantry_gemm_q4_0, GGUF_Q4_0)
 
 /* q8_0.split with Q8 activations; scales: byte of the plane of fp16 scales. */
-KERNEL_OF_TWO(PRODUCT_GROUP)
+KERNEL_LARGE(PRODUCT_GROUP)
 gantry_gemm_q8_0_split(GLOBAL const uchar *RESTRICT bytes, GLOBAL const uchar *RESTRICT xq,
                        GLOBAL const float *RESTRICT xs, GLOBAL const float *RESTRICT scale,
                        GLOBAL const float *RESTRICT bias, GLOBAL float *RESTRICT y, ulong scales, ulong first_row,
