@@ -53,6 +53,18 @@ pub enum Wanted {
     All,
 }
 
+impl Wanted {
+    /// Which of the `tokens` rows from `row` on these are.
+    pub(crate) fn rows(self, row: usize, tokens: usize) -> std::ops::Range<usize> {
+        let end = row + tokens;
+        match self {
+            Self::None => end..end,
+            Self::Last => end - usize::from(tokens > 0)..end,
+            Self::All => row..end,
+        }
+    }
+}
+
 /// How a program is run, beside what its sessions may use.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {

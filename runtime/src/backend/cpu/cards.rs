@@ -8,7 +8,7 @@ use super::links::Links;
 use super::sequence::CpuSequence;
 use super::workspace::{Batch, Span, Walker};
 use super::{HEAD_ROWS, Loaded};
-use crate::backend::{self, RunOptions, Sequence, Wanted, Workspace};
+use crate::backend::{self, RunOptions, Sequence, Workspace};
 use crate::exchange::{ExchangeError, State};
 use crate::model::program::{BufferId, Draft, Part, Split};
 use crate::{Result, RuntimeError};
@@ -207,12 +207,7 @@ impl Cards {
         self.turn(&spans);
         self.walk(&loaded.cards.body, &tokens, &spans, &mut sequences)?;
         for (i, (span, wanted)) in spans.iter().zip(wanted).enumerate() {
-            let end = span.row + span.tokens;
-            let rows = match wanted {
-                Wanted::None => end..end,
-                Wanted::Last => end - usize::from(span.tokens > 0)..end,
-                Wanted::All => span.row..end,
-            };
+            let rows = wanted.rows(span.row, span.tokens);
             self.head(&loaded.cards.head, program.residual, rows, &mut |logits| sink(i, logits))?;
         }
         for ((span, sequence), _) in spans.iter().zip(sequences).zip(drafting).filter(|(_, drafts)| *drafts) {
@@ -362,8 +357,12 @@ mod tests {
         let mut sequence = CpuSequence::new(&shared.program, &settings).unwrap();
         let mut cards = Cards::new(&loaded, RunOptions::default());
         let mut run = |cards: &mut Cards, tokens: &[u32]| {
-            let part =
-                backend::Part { sequence: &mut sequence, tokens, wanted: Wanted::Last, drafting: false };
+            let part = backend::Part {
+                sequence: &mut sequence,
+                tokens,
+                wanted: backend::Wanted::Last,
+                drafting: false,
+            };
             let mut logits = Vec::new();
             cards.run(&mut [part], &mut |_, rows| logits.extend_from_slice(rows)).unwrap();
             assert_eq!(logits.len(), 4);

@@ -209,12 +209,7 @@ impl CudaCards {
         self.walk(&programs.body, &shares, tokens.len())?;
         let none: Shares<'_> = self.cards.iter().map(|_| Vec::new()).collect();
         for (i, (span, wanted)) in spans.iter().zip(wanted).enumerate() {
-            let end = span.row + span.tokens;
-            let rows = match wanted {
-                Wanted::None => end..end,
-                Wanted::Last => end - usize::from(span.tokens > 0)..end,
-                Wanted::All => span.row..end,
-            };
+            let rows = wanted.rows(span.row, span.tokens);
             for first in rows.clone().step_by(HEAD_ROWS) {
                 let some = first..rows.end.min(first + HEAD_ROWS);
                 self.cards[head.start].choose(some.clone())?;

@@ -303,12 +303,7 @@ impl CudaWorkspace {
         }
         self.walk(&loaded.program.body, &sequences, tokens.len())?;
         for (i, (span, wanted)) in spans.iter().zip(wanted).enumerate() {
-            let end = span.row + span.tokens;
-            let rows = match wanted {
-                Wanted::None => end..end,
-                Wanted::Last => end - usize::from(span.tokens > 0)..end,
-                Wanted::All => span.row..end,
-            };
+            let rows = wanted.rows(span.row, span.tokens);
             for first in rows.clone().step_by(HEAD_ROWS) {
                 let some = first..rows.end.min(first + HEAD_ROWS);
                 self.head(some.clone())?;

@@ -16,6 +16,7 @@ use crate::backend::cuda::sequence::CudaSequence;
 use crate::backend::cuda::steps::{Around, Runner};
 use crate::backend::cuda::watch::Watch;
 use crate::backend::cuda::workspace::{most_tokens, partials};
+use crate::load::Weights;
 use crate::model::program::{BufferId, Format, Step};
 use std::sync::Arc;
 
@@ -64,7 +65,7 @@ impl<'a> Cases<'a> {
         let buffers = Buffers::new(context, &program.buffers, most)?;
         let partial = DeviceMemory::new(context, partials(&program, &settings, most), "partial results")?;
         let ids = Ids::of(&program);
-        let weights = (Arc::new(Stretched::weights()), Arc::new(vec![arena]));
+        let weights = (Arc::new(Weights::none()), Arc::new(vec![arena]));
         let loaded = Loaded::new(0, program, weights, None)?;
         let batch = Batch::new(&loaded)?;
         let kept = !loaded.program.kept.is_empty();

@@ -5,7 +5,6 @@
 
 use super::KernelOptions;
 use super::described::{by_length, describe, matrices};
-use crate::load::Weights;
 use crate::model::program::{
     Buffer, BufferId, Columns, ExpertMatrices, ExpertProduct, Format, Matrix, Program, Step, activations_for,
 };
@@ -186,11 +185,6 @@ impl Stretched {
         }
         let lengths = [512, 4096, 32_768].into_iter().filter(|n| *n <= context).collect();
         Self::new(Work { program, prototypes, tokens: vec![1, 8, 32, BATCH], lengths }, small, how)
-    }
-
-    /// Weights that stay nowhere but on the card.
-    pub(super) fn weights() -> Weights {
-        Weights::none()
     }
 }
 
