@@ -1,17 +1,16 @@
 // y = scale * W x + bias for few tokens, by matrix instructions, weights read once for every 32 of them.
 //
-// A group has a tile of 16 rows, or a few, each of its warps one chunk of the columns. A lane loads its part of some blocks
-// of 32 columns at once, all that belongs to them, and multiplies; other warps do so meanwhile. The chunks are added in shared
-// memory.
+// Up to 8 tokens by few.cuh. For more, a group has a tile of 16 rows, or two, each of its warps a chunk of the columns, or two. A
+// lane loads its part of some blocks of 32 columns at once, all that belongs to them, and multiplies; other warps do so meanwhile.
+// The chunks are added in shared memory.
 #include "../device/product.h"
+#include "few.cuh"
 #include "mma.cuh"
 
 namespace decode {
 
 using namespace mma;
 
-// Groups that may begin before the kernel before them has ended: they fetch weights meanwhile.
-constexpr uint EARLY = 264;
 // Between the tokens of a warp's sums.
 constexpr uint STRIDE = 20;
 
@@ -239,9 +238,6 @@ struct product {
 template <typename P>
 DEVICE void gemm(matrix w, const uchar *xq, const float *xs, output o, typename P::room &room) {
     const uint row = GROUP_X * P::ROWS, token = GROUP_Y * P::TOKENS, blocks = w.cols / 32;
-    if (LID == 0 && GROUP_X < EARLY && GROUP_Y == 0) {
-        prefetch(w.bytes + (ulong)row * w.cols, min(P::ROWS, (w.rows - row + 15) / 16 * 16) * w.cols);
-    }
     BEGIN();
     w.bytes += (ulong)row * w.cols;
     w.scales += (ulong)row * (P::CHANNEL ? 4 : blocks * 2);
@@ -250,6 +246,34 @@ DEVICE void gemm(matrix w, const uchar *xq, const float *xs, output o, typename 
     o.y += token * o.y_row + o.y_start + row;
     if (o.bias) o.bias += row;
     P::run(w, xq + (ulong)token * w.cols, xs + (ulong)token * (P::CHANNEL ? 1 : blocks), o, room);
+}
+
+// The same for 8 tokens at once, by few.cuh.
+template <uint LAYOUT>
+DEVICE void few_tokens(const uchar *bytes, const uchar *scales, ulong first_row, const uchar *xq, const float *xs, output o,
+                       uint rows, uint cols, bool pairs) {
+    using P = few::product<LAYOUT>;
+    __shared__ typename P::room room;
+    P own;
+    const uint blocks = cols / 32, chunk = chunk_blocks(blocks), tiles = few::tiles_of((blocks + chunk - 1) / chunk);
+    const uint row = GROUP_X * 16 * tiles, token = GROUP_Y * few::TOKENS;
+    // The whole group leaves, where there is one too many.
+    if (row >= rows) return;
+    own.begin({bytes, scales, first_row + row, rows - row, cols});
+    BEGIN();
+    const uint n = min(o.n - token, few::TOKENS), each = P::CHANNEL ? 1 : blocks;
+    xs += (ulong)token * each;
+    const uint first = min(LID % 4 * 2, n - 1), second = min(LID % 4 * 2 + 1, n - 1);
+    own.run(room, xq + (ulong)(token + min(LID % 32 / 4, n - 1)) * cols, xs + first * each, (second - first) * each, pairs);
+    BARRIER();
+    o.y += token * o.y_row + o.y_start;
+    for (uint i = LID; i < tiles * 16 * n; i += blockDim.x) {
+        const uint tile = i / (16 * n), t = i / 16 % n, at = row + tile * 16 + i % 16;
+        if (at >= rows) continue;
+        const typename P::number sum = own.sum(room, tile, i % 16, t);
+        if constexpr (P::CHANNEL) store(o, MUL(MUL((float)sum, xs[t]), ((const float *)scales)[first_row + at]), at, t);
+        else store(o, sum, at, t);
+    }
 }
 
 } // namespace decode
@@ -296,14 +320,21 @@ DEVICE void gemm(matrix w, const uchar *xq, const float *xs, output o, typename 
 #define GROUPS_CHANNEL_32 3
 #endif
 
-// For few rows, and for many, where smaller groups, or more rows of them, do better.
-DECODE_BLOCK32(gantry_decode_i8_block32_8, 8, 1, 4, 16, 2)
-DECODE_BLOCK32(gantry_decode_i8_block32_8_many, 8, 1, 4, 8, 4)
+// Grid: x = rows / (16 * few::tiles_of) rounded up, y = n / 8 rounded up; groups of as many warps for each tile, at most 16.
+#define DECODE_FEW(name, LAYOUT) \
+    extern "C" __global__ void __launch_bounds__(32 * mma::CHUNKS, 2) \
+    name(const uchar *RESTRICT bytes, const uchar *RESTRICT xq, const float *RESTRICT xs, const float *RESTRICT scale, \
+         const float *RESTRICT bias, float *RESTRICT y, ulong scales, ulong first_row, ulong, ulong y_row, \
+         ulong y_start, uint n, uint rows, uint cols, uint order) { \
+        const decode::output o = {scale, bias, y, y_row, y_start, n}; \
+        decode::few_tokens<LAYOUT>(bytes, bytes + scales, first_row, xq, xs, o, rows, cols, LAYOUT == I8_CHANNEL && order == 1); \
+    }
+DECODE_FEW(gantry_decode_i8_block32_8, I8_BLOCK32)
+DECODE_FEW(gantry_decode_i8_channel_8, I8_CHANNEL)
+// For few rows, and for many, where groups of more rows do better.
 DECODE_BLOCK32(gantry_decode_i8_block32_16, 16, 1, 4, 8, 3)
 DECODE_BLOCK32(gantry_decode_i8_block32_16_many, 16, 2, 4, 8, GROUPS_BLOCK32_MANY)
 DECODE_BLOCK32(gantry_decode_i8_block32_32, 32, 1, 2, 8, 2)
-DECODE_CHANNEL(gantry_decode_i8_channel_8, 8, 1, 4, 16, 2)
-DECODE_CHANNEL(gantry_decode_i8_channel_8_many, 8, 1, 4, 8, 4)
 DECODE_CHANNEL(gantry_decode_i8_channel_16, 16, 1, 4, 8, 4)
 DECODE_CHANNEL(gantry_decode_i8_channel_32, 32, 1, 2, 8, GROUPS_CHANNEL_32)
 DECODE_CHANNEL(gantry_decode_i8_channel_32_many, 32, 2, 2, 8, GROUPS_CHANNEL_MANY)

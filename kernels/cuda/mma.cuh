@@ -90,6 +90,28 @@ DEVICE uint4 weights_16(const uchar *at, ulong policy) {
     return v;
 }
 
+// The same, or nothing; what was there stays.
+DEVICE void weights_16_if(uint4 &v, bool some, const uchar *at, ulong policy) {
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %6, 0;\n\t"
+                 "@p ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;\n\t}"
+                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+                 : "l"(at), "l"(policy), "r"((uint)some));
+}
+DEVICE void weights_8_if(uint2 &v, bool some, const ushort *at, ulong policy) {
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %4, 0;\n\t"
+                 "@p ld.global.nc.L1::no_allocate.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;\n\t}"
+                 : "+r"(v.x), "+r"(v.y)
+                 : "l"(at), "l"(policy), "r"((uint)some));
+}
+DEVICE void weights_2_if(uint &v, bool some, const ushort *at, ulong policy) {
+    ushort w = (ushort)v;
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %3, 0;\n\t"
+                 "@p ld.global.nc.L1::no_allocate.L2::cache_hint.u16 %0, [%1], %2;\n\t}"
+                 : "+h"(w)
+                 : "l"(at), "l"(policy), "r"((uint)some));
+    v = w;
+}
+
 } // namespace mma
 
 #endif

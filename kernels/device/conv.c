@@ -30,15 +30,13 @@ gantry_conv(GLOBAL const float *RESTRICT x, GLOBAL const float *RESTRICT weight,
     const uint slot = slots[t], position = positions[t], inside = t - span_row[slot];
     GLOBAL float *ring = (GLOBAL float *)(states + offsets[slot]);
     float sum = 0.0f;
-    NO_UNROLL
+    UNROLL_4
     for (uint i = 0; i < taps; i++) {
         const uint back = (taps - 1 - i) * dilation;
-        float v = 0.0f;
-        if (back <= inside) {
-            v = x[(ulong)(t - back) * x_row + x_start + c];
-        } else if (back <= position) {
-            v = ring[(ulong)ring_row(position - back, capacity) * channels + c];
-        }
+        /* One load of either, so that those of several taps are under way together. */
+        GLOBAL const float *from = back <= inside ? x + (ulong)(t - back) * x_row + x_start + c
+                                                  : ring + (ulong)ring_row(position - back, capacity) * channels + c;
+        const float v = back <= position ? *from : 0.0f;
         const float term = MUL(weight[(ulong)i * channels + c], v);
         sum = i == 0 ? term : ADD(sum, term);
     }

@@ -80,11 +80,10 @@ DEVICE void hyper_low(uint layout, GLOBAL const float *low, ulong token, uint to
             UNROLL
             for (uint i = 0; i < 4; i++) words[at * 4 + i] = BITS(v[i]);
         }
-        most[LID] = q8_most(v);
-        BARRIER();
+        const uint largest = q8_most(most, v);
         if (layout == Q8_0_SPLIT) {
             float scale;
-            const uint word = q8_word(q8_of_block(most), v, &scale);
+            const uint word = q8_word(largest, v, &scale);
             if (unit < units) words[unit] = word;
             if (unit < units && unit % 8 == 0) scales[unit / 8] = scale;
         }
@@ -159,10 +158,8 @@ DEVICE void hyper_low(uint layout, GLOBAL const float *low, ulong token, uint to
         float v[4]; \
         UNROLL \
         for (uint i = 0; i < 4; i++) v[i] = room[of * HYPER_VALUES + LID % 8 * 4 + i]; \
-        most[LID] = q8_most(v); \
-        BARRIER(); \
         float scale; \
-        const uint word = q8_word(q8_of_block(most), v, &scale); \
+        const uint word = q8_word(q8_most(most, v), v, &scale); \
         if (q && LID / 8 < some) { \
             const ulong block = (ulong)(token + of) * (len / 32) + GROUP_X; \
             q[block * 8 + LID % 8] = word; \

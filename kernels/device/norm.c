@@ -2,43 +2,48 @@
 #include "q8.h"
 
 #define NORM_GROUP 256
-/* Values of a member that gantry_rms_norm holds: rows of up to 4096. */
-#define NORM_HELD 16
+/* Most members of gantry_rms_norm, and values that each holds: rows of up to 4096. */
+#define NORM_LARGE 1024
+#define NORM_HELD 4
 
-/* y piece = (x piece * r) * weight, r = 1 / sqrt(mean(x^2) + eps). Sums in f32: member i of the group takes i, i + 256,
- * ... ascending, then as sum_of_256. x may be y with the same pieces; what lies between pieces stays.
+/* y piece = (x piece * r) * weight, r = 1 / sqrt(mean(x^2) + eps). Sums in f32: member i of the group takes i, i + members,
+ * ... ascending, then as sum_of_group. x may be y with the same pieces; what lies between pieces stays.
  *   x, y     f32, rows of x_row and y_row values, piece p of a row at start + p * stride
  *   weight   f32 [len], or [count][len] where `per_piece`; null: 1
  *   len      values of a piece
  * Grid: x = pieces of a row, y = n. */
-KERNEL(NORM_GROUP)
+KERNEL(NORM_LARGE)
 gantry_rms_norm(GLOBAL const float *x, GLOBAL const float *weight, GLOBAL float *y, ulong x_row, ulong x_start,
                 ulong x_stride, ulong y_row, ulong y_start, ulong y_stride, uint len, uint per_piece,
                 float eps) {
     BEGIN();
-    SHARED(float, room, NORM_GROUP);
-    const uint p = GROUP_X, t = GROUP_Y;
+    SHARED(float, room, NORM_LARGE);
+    const uint p = GROUP_X, t = GROUP_Y, members = MEMBERS(NORM_LARGE);
     x += t * x_row + x_start + p * x_stride;
     y += t * y_row + y_start + p * y_stride;
     if (weight && per_piece) weight += (ulong)p * len;
-    /* The first values stay in registers: their loads are under way together, and are not repeated. */
-    float held[NORM_HELD];
+    /* The first values, and their weights, stay in registers: their loads are under way together. */
+    float held[NORM_HELD], weights[NORM_HELD];
     float sum = 0.0f;
     UNROLL
-    for (uint h = 0; h < NORM_HELD; h++) held[h] = LID + h * NORM_GROUP < len ? x[LID + h * NORM_GROUP] : 0.0f;
+    for (uint h = 0; h < NORM_HELD; h++) {
+        const uint i = LID + h * members;
+        held[h] = i < len ? x[i] : 0.0f;
+        weights[h] = weight && i < len ? weight[i] : 0.0f;
+    }
     UNROLL
     for (uint h = 0; h < NORM_HELD; h++) sum = MAD(held[h], held[h], sum);
     NO_UNROLL
-    for (uint i = LID + NORM_HELD * NORM_GROUP; i < len; i += NORM_GROUP) sum = MAD(x[i], x[i], sum);
-    sum = sum_of_256(room, sum);
+    for (uint i = LID + NORM_HELD * members; i < len; i += members) sum = MAD(x[i], x[i], sum);
+    sum = sum_of_group(room, members, sum);
     const float r = DIV(1.0f, SQRT(ADD(DIV(sum, (float)len), eps)));
     UNROLL
     for (uint h = 0; h < NORM_HELD; h++) {
-        const uint i = LID + h * NORM_GROUP;
-        if (i < len) y[i] = weight ? MUL(MUL(held[h], r), weight[i]) : MUL(held[h], r);
+        const uint i = LID + h * members;
+        if (i < len) y[i] = weight ? MUL(MUL(held[h], r), weights[h]) : MUL(held[h], r);
     }
     NO_UNROLL
-    for (uint i = LID + NORM_HELD * NORM_GROUP; i < len; i += NORM_GROUP) {
+    for (uint i = LID + NORM_HELD * members; i < len; i += members) {
         y[i] = weight ? MUL(MUL(x[i], r), weight[i]) : MUL(x[i], r);
     }
 }
@@ -112,10 +117,8 @@ gantry_norm_gate(GLOBAL float *RESTRICT y, GLOBAL const float *RESTRICT gate, GL
         v[j] = MUL(v[j], act == 0 ? sigmoid(g[j]) : silu(g[j]));
         if (i < len) y[at + i] = v[j];
     }
-    most[LID] = q8_most(v);
-    BARRIER();
     float scale;
-    const uint word = q8_word(q8_of_block(most), v, &scale);
+    const uint word = q8_word(q8_most(most, v), v, &scale);
     if (q && LID * 4 < len) {
         q[at / 4 + LID] = word;
         if (LID % 8 == 0) scales[at / 32 + LID / 8] = scale;

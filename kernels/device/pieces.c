@@ -46,26 +46,26 @@ KERNEL(PIECES_GROUP)
 gantry_silu_mul(GLOBAL const float *RESTRICT x, GLOBAL float *RESTRICT y, GLOBAL uint *RESTRICT q,
                 GLOBAL float *RESTRICT scales, uint width, uint clamped, float limit) {
     BEGIN();
-    SHARED(uint, most, PIECES_GROUP);
+    SHARED(uint, room, PIECES_GROUP);
     const uint unit = GROUP_X * PIECES_GROUP + LID;
     const ulong row = (ulong)GROUP_Y * width;
     float v[4];
+    float gates[4], ups[4];
+    load_4(x + 2 * row, unit * 4, width, gates);
+    load_4(x + 2 * row + width, unit * 4, width, ups);
     UNROLL
     for (uint j = 0; j < 4; j++) {
-        const uint i = unit * 4 + j;
-        float g = i < width ? x[2 * row + i] : 0.0f, u = i < width ? x[2 * row + width + i] : 0.0f;
+        float g = gates[j], u = ups[j];
         if (clamped) {
             g = limit < g ? limit : g;
             u = limit < u ? limit : u;
             u = -limit > u ? -limit : u;
         }
         v[j] = MUL(silu(g), u);
-        if (i < width) y[row + i] = v[j];
     }
-    most[LID] = q8_most(v);
-    BARRIER();
+    store_4(y + row, unit * 4, width, v);
     float scale;
-    const uint word = q8_word(q8_of_block(most), v, &scale);
+    const uint word = q8_word(q8_most(room, v), v, &scale);
     if (q && unit * 4 < width) {
         q[row / 4 + unit] = word;
         if (unit % 8 == 0) scales[row / 32 + unit / 8] = scale;

@@ -65,6 +65,7 @@ DEVICE void prefetch(const void *from, uint bytes) {
 }
 #define PREFETCH(from, bytes) prefetch(from, bytes)
 #define UNROLL _Pragma("unroll")
+#define UNROLL_4 _Pragma("unroll 4")
 #define NO_UNROLL _Pragma("unroll 1")
 #define GROUP_X blockIdx.x
 #define GROUP_Y blockIdx.y
@@ -136,6 +137,7 @@ DEVICE ushort to_half(float x) {
 #define BEGIN_ALONE() ((void)0)
 #define PREFETCH(from, bytes) ((void)0)
 #define UNROLL
+#define UNROLL_4
 #define NO_UNROLL
 #define GROUP_X ((uint)get_group_id(0))
 #define GROUP_Y ((uint)get_group_id(1))
@@ -237,6 +239,69 @@ DEVICE float softplus(float x) {
     series = MAD(series, q, 1.0f / 3.0f);
     series = MAD(series, q, 1.0f);
     return (x > 0.0f ? x : 0.0f) + 2.0f * s * series;
+}
+
+/* Values i .. i + 4 of a row of len values, those past its end 0. Where len is a multiple of 4, x and i are aligned. */
+DEVICE void load_4(GLOBAL const float *x, uint i, uint len, float *v) {
+    float4 four = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (len % 4 != 0) {
+        four.x = i < len ? x[i] : 0.0f;
+        four.y = i + 1 < len ? x[i + 1] : 0.0f;
+        four.z = i + 2 < len ? x[i + 2] : 0.0f;
+        four.w = i + 3 < len ? x[i + 3] : 0.0f;
+    } else if (i < len) {
+        four = *(GLOBAL const float4 *)(x + i);
+    }
+    v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
+}
+/* The other way; what lies past the end stays. */
+DEVICE void store_4(GLOBAL float *x, uint i, uint len, const float *v) {
+    if (len % 4 != 0) {
+        UNROLL
+        for (uint j = 0; j < 4; j++) {
+            if (i + j < len) x[i + j] = v[j];
+        }
+    } else if (i < len) {
+        const float4 four = {v[0], v[1], v[2], v[3]};
+        *(GLOBAL float4 *)(x + i) = four;
+    }
+}
+
+/* Members of a group: of one that is launched with fewer than its kernel names (CUDA alone does so), those. `all`: what the
+ * kernel names. */
+#if defined(__CUDACC__)
+#define MEMBERS(all) blockDim.x
+#else
+#define MEMBERS(all) (all)
+#endif
+
+/* The sum over a group of up to 1024 members, a multiple of 32, for every member; those of a warp add i and i + 16, i + 8, ..
+ * i + 1, so do the warps then, and those that there are not count 0. `room` holds a word for each member and is free again
+ * afterwards. */
+DEVICE float sum_of_group(LOCAL float *room, uint members, float x) {
+#if defined(__CUDACC__)
+    UNROLL
+    for (uint step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+    if (LID % 32 == 0) room[LID / 32] = x;
+    BARRIER();
+    float sum = LID % 32 < members / 32 ? room[LID % 32] : 0.0f;
+    UNROLL
+    for (uint step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+#else
+    room[LID] = x;
+    BARRIER();
+    for (uint step = 16; step > 0; step /= 2) {
+        if (LID % 32 < step) room[LID] += room[LID + step];
+        BARRIER();
+    }
+    for (uint step = 16; step > 0; step /= 2) {
+        if (LID % 32 == 0 && LID / 32 < step && LID + 32 * step < members) room[LID] += room[LID + 32 * step];
+        BARRIER();
+    }
+    const float sum = room[0];
+#endif
+    BARRIER();
+    return sum;
 }
 
 /* Sums over a group of 256 add indices i and i + 128, then i and i + 64, .. i + 1. CUDA takes the last five steps inside of

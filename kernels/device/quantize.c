@@ -13,15 +13,13 @@ KERNEL(QUANTIZE_GROUP)
 gantry_quantize_q8(GLOBAL const float *RESTRICT x, GLOBAL uint *RESTRICT q, GLOBAL float *RESTRICT scales,
                    ulong blocks) {
     BEGIN();
-    SHARED(uint, most, QUANTIZE_GROUP);
+    SHARED(uint, room, QUANTIZE_GROUP);
     const ulong unit = (ulong)GROUP_X * QUANTIZE_GROUP + LID, block = unit / 8;
     float4 four = {0.0f, 0.0f, 0.0f, 0.0f};
     if (block < blocks) four = ((GLOBAL const float4 *)x)[unit];
     const float v[4] = {four.x, four.y, four.z, four.w};
-    most[LID] = q8_most(v);
-    BARRIER();
     float scale;
-    const uint word = q8_word(q8_of_block(most), v, &scale);
+    const uint word = q8_word(q8_most(room, v), v, &scale);
     if (block >= blocks) return;
     q[unit] = word;
     if (unit % 8 == 0) scales[block] = scale;

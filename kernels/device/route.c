@@ -1,23 +1,28 @@
 /* Which experts a token goes to, and with which weights. */
 #include "portable.h"
 
-/* No loop is unrolled: one group runs, once for a token, and fetching instructions is what takes its time. */
+/* Hardly a loop is unrolled: one group runs, once for a token, and fetching instructions takes its time. */
 #define ROUTE_GROUP 256
 /* Most experts of a layer. */
 #define ROUTE_EXPERTS 1024
 
-/* How many of n scores come before score i in descending order, the lowest index first among equals. None is a NaN, and
- * up to a multiple of 4 of them are -infinity. */
+/* How many of n scores come before score i in descending order, the lowest index first among equals. None is a NaN; those
+ * from n on, up to a multiple of 4, are -infinity. */
 DEVICE uint route_rank(LOCAL const float *scores, uint n, uint i) {
     const float own = scores[i];
-    /* Members side by side agree about what comes before and what after their 32. */
-    const uint before = (i & ~31u) < n ? i & ~31u : n, after = before + 32 < n ? before + 32 : n;
     uint rank = 0, j = 0;
-    NO_UNROLL
+#if defined(__CUDACC__)
+    /* Members side by side agree about what comes before and what after their 32. (PoCL 3.1 makes wrong code of loops that
+     * differ between members.) */
+    const uint before = (i & ~31u) < n ? i & ~31u : n, after = before + 32 < n ? before + 32 : n;
+    UNROLL_4
     for (; j < before; j += 4) {
         const float4 v = *(LOCAL const float4 *)(scores + j);
         rank += (v.x >= own) + (v.y >= own) + (v.z >= own) + (v.w >= own);
     }
+#else
+    const uint after = n;
+#endif
     NO_UNROLL
     for (; j < after; j += 4) {
         const float4 v = *(LOCAL const float4 *)(scores + j);
@@ -26,11 +31,21 @@ DEVICE uint route_rank(LOCAL const float *scores, uint n, uint i) {
         rank += (v.z > own) | ((v.z == own) & (j + 2 < i));
         rank += (v.w > own) | ((v.w == own) & (j + 3 < i));
     }
-    NO_UNROLL
+    UNROLL_4
     for (; j < n; j += 4) {
         const float4 v = *(LOCAL const float4 *)(scores + j);
         rank += (v.x > own) + (v.y > own) + (v.z > own) + (v.w > own);
     }
+    return rank;
+}
+
+/* The same of scores that belong to ids: of equal ones the lowest id comes first. */
+DEVICE uint route_place(LOCAL const float *scores, LOCAL const uint *ids, uint n, uint i) {
+    const float own = scores[i];
+    const uint id = ids[i];
+    uint rank = 0;
+    UNROLL_4
+    for (uint j = 0; j < n; j++) rank += (scores[j] > own) | ((scores[j] == own) & (ids[j] < id));
     return rank;
 }
 
@@ -59,9 +74,9 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
     SHARED(float, scores, ROUTE_EXPERTS);
     SHARED(float, room, ROUTE_GROUP);
     SHARED(uint, chosen, ROUTE_GROUP);
-    SHARED(uint, kept, ROUTE_GROUP);
-    SHARED(float, candidate_scores, ROUTE_EXPERTS + 4);
-    SHARED(uint, candidate_ids, ROUTE_EXPERTS + 4);
+    SHARED(uint, ranks, ROUTE_GROUP);
+    SHARED(float, candidate_scores, ROUTE_EXPERTS);
+    SHARED(uint, candidate_ids, ROUTE_EXPERTS);
     const float least = FROM_BITS(0xff800000u);
     logits += (ulong)GROUP_X * experts;
     float most = least;
@@ -124,25 +139,19 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
     for (uint i = first; i < first + each && i < experts; i++) best = scores[i] > best ? scores[i] : best;
     room[LID] = best;
     BARRIER();
-    const uint holds = route_rank(room, ROUTE_GROUP, LID) < used && first < experts;
-    kept[LID] = holds;
+    ranks[LID] = route_rank(room, ROUTE_GROUP, LID);
     BARRIER();
-    /* Candidates keep their order: where this member's begin is how many members before it have some. */
-    uint place = 0;
-    NO_UNROLL
-    for (uint i = 0; i < ROUTE_GROUP; i += 4) {
-        const uint4 v = *(LOCAL const uint4 *)(kept + i);
-        place += (v.x & (i < LID)) + (v.y & (i + 1 < LID)) + (v.z & (i + 2 < LID)) + (v.w & (i + 3 < LID));
-    }
+    /* The candidates of a member stand at its rank. */
     const uint most_kept = used < ROUTE_GROUP ? used : ROUTE_GROUP, candidates = most_kept * each;
     NO_UNROLL
-    for (uint i = LID; i < candidates + 4; i += ROUTE_GROUP) {
+    for (uint i = LID; i < candidates; i += ROUTE_GROUP) {
         candidate_scores[i] = least;
         candidate_ids[i] = NONE;
     }
     BARRIER();
+    const uint place = ranks[LID], kept = place < used && first < experts ? each : 0;
     NO_UNROLL
-    for (uint k = 0; k < each && holds; k++) {
+    for (uint k = 0; k < kept; k++) {
         const uint i = first + k;
         candidate_scores[place * each + k] = i < experts ? scores[i] : least;
         candidate_ids[place * each + k] = i < experts ? i : NONE;
@@ -150,7 +159,7 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
     BARRIER();
     NO_UNROLL
     for (uint i = LID; i < candidates && !given; i += ROUTE_GROUP) {
-        const uint rank = route_rank(candidate_scores, candidates, i);
+        const uint rank = route_place(candidate_scores, candidate_ids, candidates, i);
         if (candidate_ids[i] != NONE && rank < used) chosen[rank] = candidate_ids[i];
     }
     BARRIER();
@@ -162,14 +171,14 @@ gantry_route(GLOBAL const float *RESTRICT logits, GLOBAL const float *RESTRICT b
     BARRIER();
     /* In order of the slots. */
     sum = 0.0f;
-    NO_UNROLL
+    UNROLL_4
     for (uint i = 0; i < used; i++) sum += room[i];
     BARRIER();
     if (gating == 3) w = MUL(w, DIV(1.0f, sum));
     room[LID] = w;
     BARRIER();
     sum = 0.0f;
-    NO_UNROLL
+    UNROLL_4
     for (uint i = 0; i < used; i++) sum += room[i];
     if (normalize) w = DIV(w, sum < 6.103515625e-5f ? 6.103515625e-5f : sum);
     if (scale != 0.0f && scale != 1.0f) w = MUL(w, scale);

@@ -23,79 +23,68 @@ gantry_stream_write(GLOBAL float *RESTRICT x, GLOBAL const float *RESTRICT add, 
     x[(ulong)GROUP_Y * len + i] = ADD(x[(ulong)GROUP_Y * len + i], term);
 }
 
-/* Units of four values of a member that gantry_stream_norm holds: rows of up to 4096. */
-#define STREAMS_HELD 4
+/* Most members of gantry_stream_norm. */
+#define STREAMS_LARGE 1024
 
 /* gantry_stream_write where `add` is not null, then y[t][h] = rms norm of x[t][h] times gamma[h]: (x * r) * gamma,
- * r = 1 / sqrt(mean(x^2) + eps). x has the CPU's bits; the sum is in f32, members take units of four values i, i + 256, ..
- * ascending, then as sum_of_256. Where q is not null, y quantized as well, as by gantry_quantize_q8.
+ * r = 1 / sqrt(mean(x^2) + eps). x has the CPU's bits; the sum is in f32, members take units of four values i, i + members, ..
+ * ascending, then as sum_of_group. Where q is not null, y quantized as well, as by gantry_quantize_q8.
  *   gamma  f32 [count][len]; y  f32 [n][count][len]; the others as there
- *   q      int8 [n][count][len] and scales f32 [n][count][len / 32], len a multiple of 32 and at most 4096; or null
+ *   q      int8 [n][count][len] and scales f32 [n][count][len / 32], len a multiple of 32; or null
  * Grid: x = count, y = n. */
-KERNEL(STREAMS_GROUP)
+KERNEL(STREAMS_LARGE)
 gantry_stream_norm(GLOBAL float *RESTRICT x, GLOBAL const float *RESTRICT add, GLOBAL const float *RESTRICT inject,
                    GLOBAL const float *RESTRICT gamma, GLOBAL float *RESTRICT y, GLOBAL uint *RESTRICT q,
                    GLOBAL float *RESTRICT scales, ulong inject_row, uint count, uint len, float eps) {
-    if (LID == 0 && len % 4 == 0) PREFETCH(gamma + (ulong)GROUP_X * len, len * 4);
     BEGIN();
-    SHARED(float, room, STREAMS_GROUP);
-    SHARED(uint, most, STREAMS_GROUP);
-    const uint h = GROUP_X, t = GROUP_Y;
+    SHARED(float, room, STREAMS_LARGE);
+    SHARED(uint, most, STREAMS_LARGE);
+    const uint h = GROUP_X, t = GROUP_Y, members = MEMBERS(STREAMS_LARGE);
     const ulong at = ((ulong)t * count + h) * len;
-    /* The first values stay in registers, so that all loads are under way together. */
-    float held[STREAMS_HELD * 4], terms[STREAMS_HELD * 4], factors[STREAMS_HELD * 4];
-    UNROLL
-    for (uint k = 0; k < STREAMS_HELD * 4; k++) {
-        const uint i = (LID + k / 4 * STREAMS_GROUP) * 4 + k % 4;
-        held[k] = i < len ? x[at + i] : 0.0f;
-        terms[k] = add && i < len ? add[(ulong)t * len + i] : 0.0f;
-        factors[k] = i < len ? gamma[(ulong)h * len + i] : 0.0f;
-    }
+    x += at;
+    y += at;
+    gamma += (ulong)h * len;
+    if (add) add += (ulong)t * len;
     const float factor = add && inject ? stream_factor(inject, t * inject_row + h, count) : 1.0f;
-    float sum = 0.0f;
-    UNROLL
-    for (uint k = 0; k < STREAMS_HELD * 4; k++) {
-        const uint i = (LID + k / 4 * STREAMS_GROUP) * 4 + k % 4;
-        if (add) {
-            held[k] = ADD(held[k], inject ? MUL(terms[k], factor) : terms[k]);
-            if (i < len) x[at + i] = held[k];
-        }
-        sum = MAD(held[k], held[k], sum);
-    }
+    /* A member's first unit stays in registers. */
+    float first[4], gammas[4], sum = 0.0f;
+    load_4(gamma, LID * 4, len, gammas);
     NO_UNROLL
-    for (uint i = STREAMS_HELD * 4 * STREAMS_GROUP + LID; i < len; i += STREAMS_GROUP) {
-        float v = x[at + i];
+    for (uint start = 0; start * 4 < len; start += members) {
+        const uint i = (start + LID) * 4;
+        float v[4], terms[4];
+        load_4(x, i, len, v);
         if (add) {
-            const float term = add[(ulong)t * len + i];
-            v = ADD(v, inject ? MUL(term, factor) : term);
-            x[at + i] = v;
+            load_4(add, i, len, terms);
+            UNROLL
+            for (uint j = 0; j < 4; j++) v[j] = ADD(v[j], inject ? MUL(terms[j], factor) : terms[j]);
+            store_4(x, i, len, v);
         }
-        sum = MAD(v, v, sum);
-    }
-    sum = sum_of_256(room, sum);
-    const float r = DIV(1.0f, SQRT(ADD(DIV(sum, (float)len), eps)));
-    UNROLL
-    for (uint k = 0; k < STREAMS_HELD; k++) {
-        const uint unit = LID + k * STREAMS_GROUP;
-        float v[4];
         UNROLL
         for (uint j = 0; j < 4; j++) {
-            v[j] = MUL(MUL(held[4 * k + j], r), factors[4 * k + j]);
-            if (unit * 4 + j < len) y[at + unit * 4 + j] = v[j];
+            sum = MAD(v[j], v[j], sum);
+            first[j] = start == 0 ? v[j] : first[j];
         }
-        most[LID] = q8_most(v);
-        BARRIER();
-        float scale;
-        const uint word = q8_word(q8_of_block(most), v, &scale);
-        if (q && unit * 4 < len) {
-            q[at / 4 + unit] = word;
-            if (unit % 8 == 0) scales[at / 32 + unit / 8] = scale;
-        }
-        BARRIER();
     }
+    sum = sum_of_group(room, members, sum);
+    const float r = DIV(1.0f, SQRT(ADD(DIV(sum, (float)len), eps)));
     NO_UNROLL
-    for (uint i = STREAMS_HELD * 4 * STREAMS_GROUP + LID; i < len; i += STREAMS_GROUP) {
-        y[at + i] = MUL(MUL(x[at + i], r), gamma[(ulong)h * len + i]);
+    for (uint start = 0; start * 4 < len; start += members) {
+        const uint i = (start + LID) * 4;
+        float v[4];
+        if (start > 0) {
+            load_4(x, i, len, first);
+            load_4(gamma, i, len, gammas);
+        }
+        UNROLL
+        for (uint j = 0; j < 4; j++) v[j] = MUL(MUL(first[j], r), gammas[j]);
+        store_4(y, i, len, v);
+        float scale;
+        const uint word = q8_word(q8_most(most, v), v, &scale);
+        if (q && i < len) {
+            q[(at + i) / 4] = word;
+            if (i % 32 == 0) scales[(at + i) / 32] = scale;
+        }
     }
 }
 

@@ -188,7 +188,7 @@ impl Device for Cuda {
     }
 
     #[track_caller]
-    fn run(&self, name: &str, grid: [usize; 3], args: &[Value<'_, Memory>]) {
+    fn run(&self, name: &str, (grid, threads): ([usize; 3], Option<usize>), args: &[Value<'_, Memory>]) {
         self.make_current();
         let (kernel, group) = *self.kernels.get(name).unwrap_or_else(|| panic!("no kernel {name}"));
         let mut words: Vec<u64> = args
@@ -202,6 +202,7 @@ impl Device for Cuda {
             })
             .collect();
         let mut params: Vec<Ptr> = words.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
+        let group = threads.map_or(group, |n| n as c_uint);
         let [x, y, z] = grid.map(|n| n as c_uint);
         let extra = null::<Ptr>().cast_mut();
         // SAFETY: each argument has a word, of which the kernel reads the low bytes that are its own; buffers live until

@@ -43,7 +43,8 @@ pub(crate) trait Device {
     fn bytes(&self, buffer: &Self::Buffer, into: &mut [u8]);
 
     /// Runs a kernel to its end; `grid` counts groups.
-    fn run(&self, kernel: &str, grid: [usize; 3], args: &[Value<'_, Self::Buffer>]);
+    /// `threads`: of a group, where they are not all that the kernel was compiled for.
+    fn run(&self, kernel: &str, groups: ([usize; 3], Option<usize>), args: &[Value<'_, Self::Buffer>]);
 }
 
 /// Numbers that any bytes are.
@@ -116,6 +117,12 @@ enum Any {
 /// none it says why and gives `false`, which `GANTRY_REQUIRE_OPENCL=1` makes a failure. `grid` counts groups.
 #[track_caller]
 pub(crate) fn launch(kernel: &str, grid: [usize; 3], args: &mut [Arg<'_>]) -> bool {
+    launch_groups(kernel, (grid, None), args)
+}
+
+/// The same with groups of fewer threads than the kernel was compiled for, where it takes them.
+#[track_caller]
+pub(crate) fn launch_groups(kernel: &str, grid: ([usize; 3], Option<usize>), args: &mut [Arg<'_>]) -> bool {
     static DEVICE: OnceLock<Result<Mutex<Any>, String>> = OnceLock::new();
     let device = DEVICE.get_or_init(|| {
         let cuda = std::env::var_os("GANTRY_DEVICE").is_some_and(|v| v == "cuda");
@@ -140,7 +147,7 @@ pub(crate) fn launch(kernel: &str, grid: [usize; 3], args: &mut [Arg<'_>]) -> bo
 }
 
 #[track_caller]
-fn run<D: Device>(device: &D, name: &str, grid: [usize; 3], args: &mut [Arg<'_>]) {
+fn run<D: Device>(device: &D, name: &str, grid: ([usize; 3], Option<usize>), args: &mut [Arg<'_>]) {
     let guarded = |bytes: &[u8]| device.buffer(&[bytes, &[GUARD_BYTE; GUARD]].concat());
     let buffers: Vec<Option<D::Buffer>> = args
         .iter()

@@ -6,7 +6,7 @@ use gantry_formats::layout::{Layout, Order, Scales};
 use gantry_kernels::cpu::{Isa, Pool, gemm};
 use half::f16;
 
-use crate::launch::{Arg, groups, launch, maybe, on_a_card, read, write};
+use crate::launch::{Arg, groups, launch, launch_groups, maybe, on_a_card, read, write};
 use crate::matrices::{Input, Stored, layouts, size};
 use crate::random::{Rng, assert_same, poison};
 
@@ -17,7 +17,6 @@ fn kernels(layout: Layout) -> Vec<(&'static str, usize, usize)> {
         Layout::E8Planar { .. } => vec![("gantry_tiles_e8_planar", 128, 64)],
         Layout::I8 { order: Order::NvA32, scales: Scales::Block32, .. } => vec![
             ("gantry_decode_i8_block32_8", 16, 8),
-            ("gantry_decode_i8_block32_8_many", 16, 8),
             ("gantry_decode_i8_block32_16", 16, 16),
             ("gantry_decode_i8_block32_16_many", 32, 16),
             ("gantry_decode_i8_block32_32", 16, 32),
@@ -30,7 +29,6 @@ fn kernels(layout: Layout) -> Vec<(&'static str, usize, usize)> {
                 .find(|name| name.ends_with(tiles));
             vec![
                 ("gantry_decode_i8_channel_8", 16, 8),
-                ("gantry_decode_i8_channel_8_many", 16, 8),
                 ("gantry_decode_i8_channel_16", 16, 16),
                 ("gantry_decode_i8_channel_32", 16, 32),
                 ("gantry_decode_i8_channel_32_many", 32, 32),
@@ -39,6 +37,17 @@ fn kernels(layout: Layout) -> Vec<(&'static str, usize, usize)> {
         }
         _ => Vec::new(),
     }
+}
+
+/// Rows and threads of groups of the kernels for few tokens, which share `cols` columns in several ways.
+fn shared(cols: usize) -> Vec<(usize, usize)> {
+    let blocks = cols / 32;
+    let chunks = blocks.div_ceil(blocks.div_ceil(64) * 4);
+    let tiles = 16 / chunks;
+    (1..=16 / tiles)
+        .filter(|each| [1, 2, 3, 7, 16 / tiles].contains(each))
+        .map(|w| (16 * tiles, 32 * tiles * w))
+        .collect()
 }
 
 /// Layouts with matrix instructions, and the unit of their columns.
@@ -122,7 +131,7 @@ fn truth(w: &Stored, first: usize, rows: usize, input: &Input, n: usize) -> Vec<
 
 /// y of a kernel, rows of `width` with the outputs from `start` on.
 fn product(
-    (kernel, group_rows, group_tokens): (&str, usize, usize),
+    ((kernel, group_rows, group_tokens), threads): ((&str, usize, usize), Option<usize>),
     w: &Stored,
     (first, rows): (usize, usize),
     (input, n): (&Input, usize),
@@ -144,7 +153,8 @@ fn product(
     args.extend([width, start].map(|v| Arg::U64(v as u64)));
     args.extend([n, rows, w.cols].map(|v| Arg::U32(v as u32)));
     args.extend(order);
-    launch(kernel, [groups(rows, group_rows), groups(n, group_tokens), 1], &mut args);
+    let grid = [groups(rows, group_rows), groups(n, group_tokens), 1];
+    launch_groups(kernel, (grid, threads), &mut args);
     drop(args);
     y
 }
@@ -161,9 +171,17 @@ fn check(w: &Stored, (first, rows): (usize, usize), x: &[f32], n: usize, with: b
     }
     let (width, start) = (rows + 5, 3);
     let untouched = poison(1)[0].to_bits();
-    for kernel in kernels(w.layout) {
-        let y = product(kernel, w, (first, rows), (&input, n), (scale, bias), (width, start));
-        let what = format!("{} {} x {}, rows {first} and {rows} on, {n} tokens", kernel.0, w.rows, w.cols);
+    let few = |name: &str| name.starts_with("gantry_decode") && name.ends_with("_8");
+    let ways = kernels(w.layout).into_iter().flat_map(|(name, own, tokens)| match few(name) {
+        true => shared(w.cols).into_iter().map(|(own, t)| ((name, own, tokens), Some(t))).collect(),
+        false => vec![((name, own, tokens), None)],
+    });
+    for (kernel, threads) in ways {
+        let y = product((kernel, threads), w, (first, rows), (&input, n), (scale, bias), (width, start));
+        let what = format!(
+            "{} {} x {}, rows {first} and {rows} on, {n} tokens, {threads:?} threads",
+            kernel.0, w.rows, w.cols
+        );
         let mut found = Vec::new();
         for y in y.chunks(width) {
             let around = y[..start].iter().chain(&y[start + rows..]);
@@ -275,7 +293,7 @@ fn a_thousand_repetitions_have_the_same_bits() {
         let x = rng.units(n * cols, 1.0);
         let input = Input::new(w.view().activations(), &x, cols);
         for kernel in kernels(layout) {
-            let run = || product(kernel, &w, (0, rows), (&input, n), (None, None), (rows, 0));
+            let run = || product((kernel, None), &w, (0, rows), (&input, n), (None, None), (rows, 0));
             let first = run();
             for _ in 0..1000 {
                 assert_same(&run(), &first, kernel.0);
@@ -335,7 +353,9 @@ fn experts_have_the_bits_of_their_order() {
     let mut rng = Rng(16);
     for (layout, unit) in instructed() {
         for (n, used, x_per_pair) in [(3, 3, false), (150, 3, false), (60, 5, true)] {
-            let (experts, rows, first, cols) = (4, 136, 16, 3 * unit);
+            // The second has several chunks.
+            let columns = if n == 150 { 2560 } else { 3 * unit };
+            let (experts, rows, first, cols) = (4, 136, 16, columns);
             let stored: Vec<Stored> =
                 (0..experts).map(|_| Stored::random(&mut rng, layout, first + rows + 8, cols)).collect();
             let (mut bytes, mut at) = (vec![0xee; 256], Vec::new());
@@ -391,8 +411,14 @@ fn experts_have_the_bits_of_their_order() {
                 args.extend(u32s([all, used, experts, rows, cols, usize::from(x_per_pair)]));
                 args.extend(order);
                 let kernel = format!("gantry_{kind}_experts_{}{end}", stored[0].name());
-                let (each, count) = (if decodes { 16 } else { 128 }, lists.map_or(all, |l| l.0.len() / 3));
-                launch(&kernel, [groups(rows, each), count, 1 + usize::from(both)], &mut args);
+                let count = lists.map_or(all, |l| l.0.len() / 3);
+                let (each, threads) = match decodes {
+                    true => shared(cols).first().map(|(rows, threads)| (*rows, Some(*threads))),
+                    false => Some((128, None)),
+                }
+                .expect("a way to share");
+                let grid = [groups(rows, each), count, 1 + usize::from(both)];
+                launch_groups(&kernel, (grid, threads), &mut args);
                 drop(args);
                 for (pair, y) in y.chunks(width).enumerate() {
                     let e = ids[pair] as usize;

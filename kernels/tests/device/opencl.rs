@@ -74,7 +74,13 @@ impl Device for OpenCl {
     }
 
     #[track_caller]
-    fn run(&self, name: &str, grid: [usize; 3], args: &[Value<'_, Self::Buffer>]) {
+    fn run(
+        &self,
+        name: &str,
+        (grid, threads): ([usize; 3], Option<usize>),
+        args: &[Value<'_, Self::Buffer>],
+    ) {
+        assert!(threads.is_none(), "{name}: groups of kernels in OpenCL have one size");
         let kernel = self.kernels.get(name).unwrap_or_else(|| panic!("no kernel {name}"));
         assert_eq!(
             kernel.num_args().expect("a kernel's arguments") as usize,
@@ -82,7 +88,7 @@ impl Device for OpenCl {
             "arguments of {name}"
         );
         let group = kernel.get_compile_work_group_size(self.device).expect("a kernel's group size");
-        assert!(group[0] > 1 && group[0] <= 256 && group[1..] == [1, 1], "{name}: a group of {group:?}");
+        assert!(group[0] > 1 && group[0] <= 1024 && group[1..] == [1, 1], "{name}: a group of {group:?}");
         let mut run = ExecuteKernel::new(kernel);
         // SAFETY: the number of arguments is right, a mismatch of size is an error, and buffers live until the queue
         // has finished. That the kernel stays inside of them is what guards are for.

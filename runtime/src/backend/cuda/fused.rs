@@ -15,6 +15,8 @@ const WIDE_TOKENS: usize = 4;
 /// Values, and tokens, of a group of the kernels in `hyper.c`.
 const READ_VALUES: usize = 32;
 const READ_TOKENS: usize = 4;
+/// The same of the one with matrix instructions, in `hyper.cu`.
+const READ_TOKENS_MMA: usize = 8;
 
 impl Runner {
     /// Runs one operation of a plan over `steps`, for `n` rows of tokens.
@@ -64,9 +66,10 @@ impl Runner {
             Layout::Raw(GgmlType::F32) => "gantry_hyper_up_f32",
             Layout::Raw(GgmlType::F16) => "gantry_hyper_up_f16",
             Layout::Raw(GgmlType::BF16) => "gantry_hyper_up_bf16",
-            Layout::Q8_0Split { .. } => "gantry_hyper_up_q8_0_split",
+            Layout::Q8_0Split { .. } => "gantry_mma_hyper_up",
             _ => return Err(no_kernel(weight)),
         };
+        let tokens = if kernel == "gantry_mma_hyper_up" { READ_TOKENS_MMA } else { READ_TOKENS };
         let at = |id: BufferId| self.buffers.at(id);
         let [q, scales] = self.quants(read.read.map(|i| &steps[i]));
         let buffer = &loaded.program.buffers[streams.0];
@@ -75,7 +78,7 @@ impl Runner {
             .long(&[plane(weight)?, weight.rows.start])
             .int(&[n, buffer.rows, buffer.width, weight.cols])
             .float(*scale);
-        let grid = [groups(buffer.width, READ_VALUES), groups(n, READ_TOKENS), 1];
+        let grid = [groups(buffer.width, READ_VALUES), groups(n, tokens), 1];
         self.launch(loaded, kernel, grid, &args)
     }
 

@@ -85,6 +85,11 @@ impl Args {
     }
 }
 
+/// Threads of a group for `n` things, where it may have fewer than its kernel names: whole warps.
+pub(super) fn members(n: usize) -> usize {
+    n.clamp(1, 1024).next_multiple_of(32)
+}
+
 /// Groups of `size` for `n` things.
 pub(super) fn groups(n: usize, size: usize) -> usize {
     n.div_ceil(size)

@@ -160,7 +160,7 @@ impl Runner {
             long.extend([first.rows.start, held.step]);
             long.extend(form.stored_rows);
             let mut both = 1;
-            if chosen.pairs {
+            if chosen.shares {
                 // Another product of the same input goes along: gates and ups.
                 let other = rest.next_if(|(p, _)| {
                     let (x, y) = (p.x == product.x, p.y.buffer == product.y.buffer);
@@ -184,9 +184,14 @@ impl Runner {
             let per_pair = buffer(product.x).rows > 1;
             let mut int = vec![all, used, experts, first.rows.len(), first.cols, per_pair.into()];
             int.extend(form.order);
-            let grid = [groups(first.rows.len(), chosen.rows), count, both];
+            let shape = [first.rows.len(), first.cols];
+            let (rows, threads) = match chosen.shares.then(|| registry::share(shape, count * both)) {
+                Some((rows, threads)) => (rows, Some(threads)),
+                None => (chosen.rows, chosen.threads),
+            };
+            let grid = [groups(first.rows.len(), rows), count, both];
             let args = Args::at(&addresses).long(&long).int(&int);
-            self.launch_groups(loaded, chosen.kernel, (grid, chosen.threads), &args)?;
+            self.launch_groups(loaded, chosen.kernel, (grid, threads), &args)?;
         }
         Ok(())
     }

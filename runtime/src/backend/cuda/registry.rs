@@ -12,20 +12,35 @@ pub(super) struct Product {
     pub(super) tokens: usize,
     /// Threads of a group, where they are fewer than all.
     pub(super) threads: Option<usize>,
-    /// Whether a launch takes two products of one input.
-    pub(super) pairs: bool,
+    /// Whether its groups share rows as [`share`] says. A launch of experts then takes two products of one input.
+    pub(super) shares: bool,
 }
 
-/// Most chunks that kernels with matrix instructions cut a row into, a warp for each: `CHUNKS` of `kernels/cuda/mma.cuh`.
+/// Most chunks that kernels with matrix instructions cut a row into, and most warps of a group: `CHUNKS` of `kernels/cuda/mma.cuh`.
 const CHUNKS: usize = 16;
+/// Warps of the kernels for few tokens that a multiprocessor has registers for, and multiprocessors: of a Hopper card. Others
+/// have about as many; no result depends on it.
+const RESIDENT: [usize; 2] = [32, 132];
 
-/// Threads for the chunks of a row of `cols` columns, as `chunk_blocks` there cuts it.
-fn chunk_threads(cols: usize) -> usize {
-    let blocks = cols.div_ceil(32);
+/// How groups of the kernels for few tokens share a matrix, with `others` more as large: a group's rows, and its threads. A tile
+/// of 16 rows has as many warps as let all groups run at once; long rows have eight, for the groups after the first are
+/// started while others still read.
+pub(super) fn share([rows, cols]: [usize; 2], others: usize) -> (usize, usize) {
+    let blocks = cols.div_ceil(32).max(1);
     let chunk = blocks.div_ceil(4 * CHUNKS) * 4;
-    32 * blocks.div_ceil(chunk.max(1)).max(1)
+    let chunks = blocks.div_ceil(chunk);
+    let tiles = CHUNKS / chunks;
+    let groups = rows.div_ceil(16 * tiles) * others;
+    let most = chunks.min(CHUNKS / tiles);
+    let [warps, cards] = RESIDENT;
+    let fit = (2..=most).rev().find(|each| cards * (warps / (tiles * each)) >= groups);
+    let long = if chunk >= 12 { 8 } else { 2 };
+    let each = fit.unwrap_or(2).max(long).min(most);
+    (16 * tiles, 32 * tiles * each)
 }
 
+/// Most tokens of an instruction.
+const FEW: usize = 8;
 /// Most tokens for which weights go straight into registers; for more of them they are shared by a tile of tokens.
 const DECODED: usize = 128;
 /// From how many rows on groups of fewer warps, or of more rows, do better.
@@ -112,17 +127,16 @@ fn tiled(layout: Layout, cols: usize) -> Option<Tiled> {
 pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize) -> Option<Product> {
     let [portable, _] = product(layout)?;
     let many = rows > MANY;
-    let (kernel, rows, tokens) = match tiled(layout, cols) {
-        Some(Tiled::Block32) if n <= 8 && many => ("gantry_decode_i8_block32_8_many", 16, 8),
-        Some(Tiled::Block32) if n <= 8 => ("gantry_decode_i8_block32_8", 16, 8),
+    let (own, threads) = share([rows, cols], 1);
+    let tiled = tiled(layout, cols);
+    let shares = n <= FEW && !matches!(tiled, None | Some(Tiled::Q8 | Tiled::E8));
+    let (kernel, rows, tokens) = match tiled {
+        Some(Tiled::Block32) if n <= FEW => ("gantry_decode_i8_block32_8", own, FEW),
         Some(Tiled::Block32) if n <= 16 && many => ("gantry_decode_i8_block32_16_many", 32, 16),
         Some(Tiled::Block32) if n <= 16 => ("gantry_decode_i8_block32_16", 16, 16),
         Some(Tiled::Block32) if n <= DECODED => ("gantry_decode_i8_block32_32", 16, 32),
         Some(Tiled::Block32) => ("gantry_tiles_i8_block32", 128, 64),
-        Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= 8 && many => {
-            ("gantry_decode_i8_channel_8_many", 16, 8)
-        }
-        Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= 8 => ("gantry_decode_i8_channel_8", 16, 8),
+        Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= FEW => ("gantry_decode_i8_channel_8", own, FEW),
         Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= 16 => ("gantry_decode_i8_channel_16", 16, 16),
         Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= DECODED && many => {
             ("gantry_decode_i8_channel_32_many", 32, 32)
@@ -136,10 +150,11 @@ pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize) -> Option
         Some(Tiled::E8) if n > DECODED => ("gantry_tiles_e8_planar", 128, 64),
         _ => (portable, 16, 8),
     };
-    Some(Product { kernel, rows, tokens, threads: None, pairs: false })
+    Some(Product { kernel, rows, tokens, threads: shares.then_some(threads), shares })
 }
 
-/// The kernel that multiplies `n` tokens by matrices of experts; `tokens` are the pairs of a tile.
+/// The kernel that multiplies `n` tokens by matrices of experts; `tokens` are the pairs of a tile. Those of few tokens share rows as
+/// [`share`] says.
 pub(super) fn experts(layout: Layout, cols: usize, n: usize) -> Option<Product> {
     let [_, portable] = product(layout)?;
     let tiled = tiled(layout, cols);
@@ -158,12 +173,10 @@ pub(super) fn experts(layout: Layout, cols: usize, n: usize) -> Option<Product> 
     });
     Some(match (few, many) {
         (_, Some(kernel)) if n > UNGROUPED => {
-            Product { kernel, rows: 128, tokens: 64, threads: None, pairs: false }
+            Product { kernel, rows: 128, tokens: 64, threads: None, shares: false }
         }
-        (Some(kernel), _) => {
-            Product { kernel, rows: 16, tokens: 8, threads: Some(chunk_threads(cols)), pairs: true }
-        }
-        _ => Product { kernel: portable, rows: 16, tokens: 8, threads: None, pairs: false },
+        (Some(kernel), _) => Product { kernel, rows: 16, tokens: FEW, threads: None, shares: true },
+        _ => Product { kernel: portable, rows: 16, tokens: 8, threads: None, shares: false },
     })
 }
 
@@ -208,8 +221,30 @@ mod tests {
         let text = std::fs::read_to_string(file).unwrap();
         assert!(text.contains(&format!("constexpr uint CHUNKS = {CHUNKS};")));
         assert!(text.contains("return (blocks + 4 * CHUNKS - 1) / (4 * CHUNKS) * 4;"));
-        let threads = [32, 640, 2560, 6144, 16384].map(chunk_threads);
-        assert_eq!(threads, [32, 160, 320, 512, 512]);
+        // Rows of a group: one tile of 16 for 9 chunks and more, 16 of rows that are one chunk.
+        let rows = [32, 128, 640, 2560, 6144].map(|cols| share([10_000, cols], 1).0);
+        assert_eq!(rows, [256, 256, 48, 16, 16]);
+    }
+
+    #[test]
+    fn warps_are_shared_so_that_all_groups_run_at_once() {
+        let warps = |rows, cols, others| {
+            let (own, threads) = share([rows, cols], others);
+            threads / 32 / (own / 16)
+        };
+        // Few groups: a warp for each chunk.
+        assert_eq!(warps(640, 2560, 1), 10);
+        assert_eq!(warps(2560, 6144, 1), 16);
+        assert_eq!(warps(2560, 640, 1), 5);
+        // 640 groups: 6 on a multiprocessor.
+        assert_eq!(warps(10_240, 2560, 1), 6);
+        assert_eq!(warps(16_384, 2560, 1), 4);
+        assert_eq!(warps(640, 2560, 20), 4);
+        assert_eq!(warps(2560, 640, 10), 2);
+        // More than run at once.
+        assert_eq!(warps(16_384, 8192, 1), 8);
+        assert_eq!(warps(640, 2560, 1000), 2);
+        assert_eq!(warps(100_000, 32, 1), 1);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::batch::Batch;
 use super::buffers::Buffers;
 use super::driver::{DeviceMemory, Staged, Stream};
 use super::exchange::Exchange;
-use super::kernels::{Args, groups};
+use super::kernels::{Args, groups, members};
 use super::loaded::{Loaded, wrong};
 use super::registry;
 use super::sequence::CudaSequence;
@@ -98,7 +98,8 @@ impl Runner {
                 let per_piece = weight.is_some_and(|w| loaded.program.vectors[w.0].cols > y.len);
                 let args = Args::at(&[at(x.buffer), loaded.vector(*weight), at(y.buffer)]);
                 let args = args.long(&place(x)).long(&place(y)).int(&[y.len, per_piece.into()]).float(*eps);
-                self.launch(loaded, "gantry_rms_norm", [y.count, n, 1], &args)
+                let threads = members(y.len.div_ceil(4));
+                self.launch_groups(loaded, "gantry_rms_norm", ([y.count, n, 1], Some(threads)), &args)
             }
             Step::LayerNorm { x, weight, bias, eps, y } => {
                 let vectors = [loaded.vector(Some(*weight)), loaded.vector(Some(*bias))];
