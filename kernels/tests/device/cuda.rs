@@ -6,7 +6,7 @@ use std::ptr::{null, null_mut};
 
 use dlopen2::raw::Library;
 
-use crate::launch::{Device, Value, source_files, sources};
+use crate::launch::{Device, Tiles, Value, source_files, sources};
 use crate::nvcc::{compile, nvcc};
 
 type Ptr = *mut c_void;
@@ -14,6 +14,16 @@ type Status = c_int;
 
 /// `CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK`: the group of a kernel, which its launch bounds state.
 const MAX_THREADS: c_int = 0;
+
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
+const MAX_ROOM: c_int = 8;
+
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR`.
+const CAPABILITY: [c_int; 2] = [75, 76];
+
+/// A `CUtensorMap`.
+#[repr(C, align(128))]
+struct Map([u64; 16]);
 
 /// The driver's functions that are needed here, as cuda.h declares them.
 struct Driver {
@@ -25,6 +35,22 @@ struct Driver {
     set_current: unsafe extern "C" fn(Ptr) -> Status,
     synchronize: unsafe extern "C" fn() -> Status,
     attribute: unsafe extern "C" fn(*mut c_int, c_int, Ptr) -> Status,
+    set_attribute: unsafe extern "C" fn(Ptr, c_int, c_int) -> Status,
+    #[allow(clippy::type_complexity)]
+    encode: unsafe extern "C" fn(
+        *mut Map,
+        c_int,
+        c_uint,
+        Ptr,
+        *const u64,
+        *const u64,
+        *const c_uint,
+        *const c_uint,
+        c_int,
+        c_int,
+        c_int,
+        c_int,
+    ) -> Status,
     #[allow(clippy::type_complexity)]
     launch: unsafe extern "C" fn(
         Ptr,
@@ -71,6 +97,24 @@ fn check(status: Status, what: &str) {
     assert!(status == 0, "{what}: CUDA error {status}");
 }
 
+/// 10 x major + minor of the first device.
+pub(crate) fn generation() -> u32 {
+    let library = Library::open("libcuda.so.1").expect("the CUDA driver");
+    // SAFETY: each name is that of a function of this type in cuda.h; the driver writes one integer at each pointer.
+    unsafe {
+        let init: unsafe extern "C" fn(c_uint) -> Status = library.symbol("cuInit").expect("cuInit");
+        let get: unsafe extern "C" fn(*mut c_int, c_int, c_int) -> Status =
+            library.symbol("cuDeviceGetAttribute").expect("cuDeviceGetAttribute");
+        check(init(0), "cuInit");
+        let [major, minor] = CAPABILITY.map(|which| {
+            let mut value = 0;
+            check(get(&mut value, which, 0), "cuDeviceGetAttribute");
+            value as u32
+        });
+        10 * major + minor
+    }
+}
+
 impl Cuda {
     /// Builds all sources.
     pub(crate) fn new() -> Self {
@@ -96,6 +140,8 @@ impl Cuda {
                 set_current: library.symbol("cuCtxSetCurrent").expect("cuCtxSetCurrent"),
                 synchronize: library.symbol("cuCtxSynchronize").expect("cuCtxSynchronize"),
                 attribute: library.symbol("cuFuncGetAttribute").expect("cuFuncGetAttribute"),
+                set_attribute: library.symbol("cuFuncSetAttribute").expect("cuFuncSetAttribute"),
+                encode: library.symbol("cuTensorMapEncodeTiled").expect("cuTensorMapEncodeTiled"),
                 launch: library.symbol("cuLaunchKernel").expect("cuLaunchKernel"),
                 _library: library,
             };
@@ -104,9 +150,14 @@ impl Cuda {
             check(get(&mut device, 0), "cuDeviceGet");
             check(retain(&mut context, device), "cuDevicePrimaryCtxRetain");
             check((driver.set_current)(context), "cuCtxSetCurrent");
+            // Of Hopper what only Hopper has, as the build script does.
+            let arch = match generation() {
+                90 => "-gencode=arch=compute_90a,code=sm_90a".to_owned(),
+                _ => "-arch=native".to_owned(),
+            };
             let mut kernels = BTreeMap::new();
             for file in source_files().into_iter().chain(cuda_files()) {
-                let (code, _) = compile(&nvcc, &file, folder.path(), &["-arch=native".to_owned()]);
+                let (code, _) = compile(&nvcc, &file, folder.path(), std::slice::from_ref(&arch));
                 let mut module = null_mut();
                 check(load(&mut module, code.as_ptr().cast()), "cuModuleLoadData");
                 for name in names(&file) {
@@ -114,11 +165,33 @@ impl Cuda {
                     let (mut kernel, mut group) = (null_mut(), 0);
                     check(function(&mut kernel, module, symbol.as_ptr()), &name);
                     check((driver.attribute)(&mut group, MAX_THREADS, kernel), &name);
+                    let room = gantry_kernels::room::room(&name);
+                    if room > 0 {
+                        check((driver.set_attribute)(kernel, MAX_ROOM, room as c_int), &name);
+                    }
                     kernels.insert(name, (kernel, group as u32));
                 }
             }
             Cuda { driver, context, kernels }
         }
+    }
+
+    /// What a kernel is told of a matrix that it copies by tiles: as bytes, or where a tile has many of them in a row by eight.
+    fn map(&self, memory: &Memory, tiles: Tiles) -> Map {
+        const SWAPPED: c_int = 3; // CU_TENSOR_MAP_SWIZZLE_128B
+        let (kind, each) = if tiles.tile[1] > 256 { (5, 8) } else { (0, 1) };
+        let dims = [tiles.width as u64 / each, tiles.rows as u64];
+        let (strides, tile) = ([tiles.width as u64], [tiles.tile[1] / each as u32, tiles.tile[0]]);
+        let (steps, swizzle) = ([1; 2], if tiles.swapped { SWAPPED } else { 0 });
+        let mut map = Map([0; 16]);
+        // SAFETY: the driver reads two numbers of each and writes the map.
+        let status = unsafe {
+            let (dims, strides, tile) = (dims.as_ptr(), strides.as_ptr(), tile.as_ptr());
+            let at = memory.at as usize as Ptr;
+            (self.driver.encode)(&mut map, kind, 2, at, dims, strides, tile, steps.as_ptr(), 0, swizzle, 3, 0)
+        };
+        check(status, "cuTensorMapEncodeTiled");
+        map
     }
 
     fn make_current(&self) {
@@ -191,25 +264,37 @@ impl Device for Cuda {
     fn run(&self, name: &str, (grid, threads): ([usize; 3], Option<usize>), args: &[Value<'_, Memory>]) {
         self.make_current();
         let (kernel, group) = *self.kernels.get(name).unwrap_or_else(|| panic!("no kernel {name}"));
+        let mut maps: Vec<Option<Map>> = args
+            .iter()
+            .map(|arg| match arg {
+                Value::Tiles(memory, tiles) => Some(self.map(memory, *tiles)),
+                _ => None,
+            })
+            .collect();
         let mut words: Vec<u64> = args
             .iter()
             .map(|arg| match arg {
                 Value::Buffer(memory) => memory.at,
-                Value::Null => 0,
+                Value::Null | Value::Tiles(..) => 0,
                 Value::U64(v) => *v,
                 Value::U32(v) => u64::from(*v),
                 Value::F32(v) => u64::from(v.to_bits()),
             })
             .collect();
-        let mut params: Vec<Ptr> = words.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
+        let params = words.iter_mut().zip(&mut maps).map(|(word, map)| match map {
+            Some(map) => std::ptr::from_mut(map).cast(),
+            None => std::ptr::from_mut(word).cast(),
+        });
+        let mut params: Vec<Ptr> = params.collect();
         let group = threads.map_or(group, |n| n as c_uint);
+        let room = gantry_kernels::room::room(name);
         let [x, y, z] = grid.map(|n| n as c_uint);
         let extra = null::<Ptr>().cast_mut();
         // SAFETY: each argument has a word, of which the kernel reads the low bytes that are its own; buffers live until
         // the kernel has ended.
         unsafe {
             let params = params.as_mut_ptr();
-            let status = (self.driver.launch)(kernel, x, y, z, group, 1, 1, 0, null_mut(), params, extra);
+            let status = (self.driver.launch)(kernel, x, y, z, group, 1, 1, room, null_mut(), params, extra);
             check(status, name);
             check((self.driver.synchronize)(), name);
         }

@@ -21,11 +21,24 @@ pub(crate) enum Arg<'a> {
     U64(u64),
     U32(u32),
     F32(f32),
+    /// A matrix that a CUDA device copies by tiles.
+    Tiles(&'a [u8], Tiles),
+}
+
+/// Rows of `width` bytes side by side, and rows and bytes of a tile; in it, pieces of 16 bytes are swapped over 128 bytes where
+/// `swapped`.
+#[derive(Clone, Copy)]
+pub(crate) struct Tiles {
+    pub(crate) rows: usize,
+    pub(crate) width: usize,
+    pub(crate) tile: [u32; 2],
+    pub(crate) swapped: bool,
 }
 
 /// One argument as a device takes it.
 pub(crate) enum Value<'a, B> {
     Buffer(&'a B),
+    Tiles(&'a B, Tiles),
     Null,
     U64(u64),
     U32(u32),
@@ -107,6 +120,13 @@ pub(crate) fn on_a_card() -> bool {
     cuda
 }
 
+/// 10 x major + minor of the CUDA device, 0 where there is none.
+pub(crate) fn generation() -> u32 {
+    static GENERATION: OnceLock<u32> = OnceLock::new();
+    let cuda = std::env::var_os("GANTRY_DEVICE").is_some_and(|v| v == "cuda");
+    *GENERATION.get_or_init(|| if cuda { crate::cuda::generation() } else { 0 })
+}
+
 /// The device of these tests.
 enum Any {
     OpenCl(OpenCl),
@@ -152,7 +172,7 @@ fn run<D: Device>(device: &D, name: &str, grid: ([usize; 3], Option<usize>), arg
     let buffers: Vec<Option<D::Buffer>> = args
         .iter()
         .map(|arg| match arg {
-            Arg::In(bytes) => Some(guarded(bytes)),
+            Arg::In(bytes) | Arg::Tiles(bytes, _) => Some(guarded(bytes)),
             Arg::Out(bytes) => Some(guarded(bytes)),
             _ => None,
         })
@@ -161,6 +181,7 @@ fn run<D: Device>(device: &D, name: &str, grid: ([usize; 3], Option<usize>), arg
         .iter()
         .zip(&buffers)
         .map(|(arg, buffer)| match (arg, buffer) {
+            (Arg::Tiles(_, tiles), Some(buffer)) => Value::Tiles(buffer, *tiles),
             (_, Some(buffer)) => Value::Buffer(buffer),
             (Arg::U64(v), None) => Value::U64(*v),
             (Arg::U32(v), None) => Value::U32(*v),

@@ -6,12 +6,23 @@ use gantry_formats::layout::{Layout, Order, Scales};
 use gantry_kernels::cpu::{Isa, Pool, gemm};
 use half::f16;
 
-use crate::launch::{Arg, groups, launch, launch_groups, maybe, on_a_card, read, write};
+use crate::launch::{Arg, Tiles, generation, groups, launch, launch_groups, maybe, on_a_card, read, write};
 use crate::matrices::{Input, Stored, layouts, size};
 use crate::random::{Rng, assert_same, poison};
 
 /// Kernels of a layout, the rows and the tokens of their groups.
 fn kernels(layout: Layout) -> Vec<(&'static str, usize, usize)> {
+    let mut all = all_kernels(layout);
+    all.retain(|(name, ..)| generation() == 90 || !is_resident(name));
+    all
+}
+
+/// Those for Hopper, whose groups stay on their multiprocessors, and are told by maps what they copy by tiles.
+fn is_resident(kernel: &str) -> bool {
+    kernel.starts_with("gantry_warpgroups_")
+}
+
+fn all_kernels(layout: Layout) -> Vec<(&'static str, usize, usize)> {
     match layout {
         Layout::Q8_0Split { .. } => vec![("gantry_tiles_q8_0_split", 128, 64)],
         Layout::E8Planar { .. } => vec![("gantry_tiles_e8_planar", 128, 64)],
@@ -21,19 +32,28 @@ fn kernels(layout: Layout) -> Vec<(&'static str, usize, usize)> {
             ("gantry_decode_i8_block32_16_many", 32, 16),
             ("gantry_decode_i8_block32_32", 16, 32),
             ("gantry_tiles_i8_block32", 128, 64),
+            ("gantry_warpgroups_i8_block32", 128, 128),
         ],
         Layout::I8 { order, scales: Scales::Channel, .. } if matches!(order, Order::NvA32 | Order::NvA64) => {
-            let tiles = if order == Order::NvA32 { "_a32" } else { "_a64" };
-            let tiles = ["gantry_tiles_i8_channel_a32", "gantry_tiles_i8_channel_a64"]
-                .into_iter()
-                .find(|name| name.ends_with(tiles));
-            vec![
+            let tiles = [
+                ("gantry_tiles_i8_channel_a32", 128, 128),
+                ("gantry_warpgroups_i8_channel_a32_64", 128, 64),
+                ("gantry_warpgroups_i8_channel_a32_128", 128, 128),
+                ("gantry_warpgroups_i8_channel_a32_256", 128, 256),
+                ("gantry_tiles_i8_channel_a64", 128, 128),
+                ("gantry_warpgroups_i8_channel_a64_64", 128, 64),
+                ("gantry_warpgroups_i8_channel_a64_128", 128, 128),
+                ("gantry_warpgroups_i8_channel_a64_256", 128, 256),
+            ];
+            let own = if order == Order::NvA32 { "_a32" } else { "_a64" };
+            let own = tiles.into_iter().filter(|(name, ..)| name.contains(own));
+            let few = [
                 ("gantry_decode_i8_channel_8", 16, 8),
                 ("gantry_decode_i8_channel_16", 16, 16),
                 ("gantry_decode_i8_channel_32", 16, 32),
                 ("gantry_decode_i8_channel_32_many", 32, 32),
-                (tiles.expect("a name"), 128, 128),
-            ]
+            ];
+            few.into_iter().chain(own).collect()
         }
         _ => Vec::new(),
     }
@@ -140,9 +160,24 @@ fn product(
 ) -> Vec<f32> {
     let scale = scale.map(|s| [s]);
     let mut y = poison(n * width);
-    let mut args = vec![read(&w.bytes)];
+    let mut args = Vec::new();
+    let mut activations = input.args();
+    if is_resident(kernel) {
+        let Arg::In(quants) = activations.remove(0) else { panic!("activations in a buffer") };
+        // 16 rows lie side by side.
+        let weights = Tiles {
+            rows: rows.div_ceil(16),
+            width: 16 * w.cols,
+            tile: [group_rows as u32 / 16, 2048],
+            swapped: false,
+        };
+        let tokens = Tiles { rows: n, width: w.cols, tile: [group_tokens as u32, 128], swapped: true };
+        args.push(Arg::Tiles(&w.bytes[first * w.cols..], weights));
+        args.push(Arg::Tiles(quants, tokens));
+    }
+    args.push(read(&w.bytes));
     args.extend(w.codebook());
-    args.extend(input.args());
+    args.extend(activations);
     args.extend([maybe(scale.as_ref().map(|s| &s[..])), maybe(bias), write(&mut y)]);
     args.extend(w.planes());
     args.push(Arg::U64(first as u64));
@@ -153,7 +188,11 @@ fn product(
     args.extend([width, start].map(|v| Arg::U64(v as u64)));
     args.extend([n, rows, w.cols].map(|v| Arg::U32(v as u32)));
     args.extend(order);
-    let grid = [groups(rows, group_rows), groups(n, group_tokens), 1];
+    let mut grid = [groups(rows, group_rows), groups(n, group_tokens), 1];
+    if is_resident(kernel) {
+        // Fewer than there are tiles.
+        grid = [(grid[0] * grid[1]).min(3), 1, 1];
+    }
     launch_groups(kernel, (grid, threads), &mut args);
     drop(args);
     y

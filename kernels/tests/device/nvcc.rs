@@ -29,7 +29,7 @@ pub(crate) fn compile(nvcc: &Path, file: &Path, folder: &Path, archs: &[String])
 }
 
 /// A kernel that is launched early reads nothing that another one may still write before it has waited: in what nvcc makes of
-/// all sources for sm_90, nothing but parameters and weights is loaded before the wait.
+/// all sources for sm_90a, nothing but parameters and weights is loaded before the wait.
 #[test]
 fn every_kernel_waits_for_the_one_before() {
     let Some(nvcc) = nvcc() else {
@@ -47,7 +47,7 @@ fn every_kernel_waits_for_the_one_before() {
     std::fs::write(&all, text).expect("a source");
     let ptx = folder.path().join("all.ptx");
     let mut command = Command::new(&nvcc);
-    command.args(["-x", "cu", "-std=c++17", "-O3", "--ptx", "-arch=compute_90", "-o"]).arg(&ptx).arg(&all);
+    command.args(["-x", "cu", "-std=c++17", "-O3", "--ptx", "-arch=compute_90a", "-o"]).arg(&ptx).arg(&all);
     let output = command.output().unwrap_or_else(|e| panic!("{}: {e}", nvcc.display()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let ptx = std::fs::read_to_string(ptx).expect("what nvcc wrote");

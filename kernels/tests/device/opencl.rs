@@ -99,6 +99,7 @@ impl Device for OpenCl {
                     Value::U32(value) => run.set_arg(value),
                     Value::F32(value) => run.set_arg(value),
                     Value::Buffer(buffer) => run.set_arg(&buffer.get()),
+                    Value::Tiles(..) => panic!("{name}: OpenCL copies no tiles"),
                     Value::Null => run.set_arg(&null_mut::<c_void>()),
                 };
             }

@@ -1,7 +1,8 @@
 //! The kernels of a card, by name.
 
-use super::driver::{Arg, Context, CudaError, Function, Module, Start, Stream};
+use super::driver::{Arg, Context, CudaError, Function, Module, Start, Stream, TensorMap};
 use gantry_kernels::cuda::FATBIN;
+use gantry_kernels::room::room;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -22,7 +23,7 @@ impl Kernels {
         if let Some(function) = known {
             return Ok(function);
         }
-        let function = self.module.function(name)?;
+        let function = self.module.function(name, room(name))?;
         self.found.write().unwrap_or_else(PoisonError::into_inner).insert(name, function.clone());
         Ok(function)
     }
@@ -69,6 +70,17 @@ impl Args {
     /// 32-bit numbers.
     pub(super) fn int(mut self, numbers: &[usize]) -> Self {
         self.0.extend(numbers.iter().map(|n| Arg::U32(u32::try_from(*n).unwrap_or(u32::MAX))));
+        self
+    }
+
+    /// Matrices that are copied by tiles.
+    pub(super) fn maps(maps: &[TensorMap]) -> Self {
+        Self(maps.iter().map(|map| Arg::Map(*map)).collect())
+    }
+
+    /// Addresses on the card, after others.
+    pub(super) fn and_at(mut self, addresses: &[u64]) -> Self {
+        self.0.extend(addresses.iter().map(|a| Arg::U64(*a)));
         self
     }
 

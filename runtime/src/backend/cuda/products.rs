@@ -1,14 +1,18 @@
 //! Products with matrices, one or those of experts, and routing.
 
+use super::driver::TensorMap;
 use super::kernels::{Args, groups};
 use super::loaded::{Loaded, wrong};
-use super::registry;
+use super::registry::{self, Card};
 use super::steps::{Around, Runner, no_kernel, planes};
 use crate::Result;
 use crate::model::program::{
     BufferId, Columns, ExpertProduct, Format, Gating, Matrix, Step, VectorId, activations_for,
 };
 use gantry_formats::layout::{Layout, Order};
+
+/// Columns of a stage of kernels that copy tiles: `SPAN` of `kernels/cuda/warpgroup.cuh`.
+const SPAN: u32 = 128;
 
 /// What kernels of a layout take beside others: addresses before the activations, 64-bit numbers before the first row
 /// and after it, 32-bit numbers at the end.
@@ -53,12 +57,20 @@ impl Runner {
         y: Columns,
         n: usize,
     ) -> Result<()> {
-        let product = registry::gemm(weight.layout, [weight.rows.len(), weight.cols], n);
+        let card = Card::of(loaded.context.info());
+        let product = registry::gemm(weight.layout, [weight.rows.len(), weight.cols], n, card);
         let product = product.ok_or_else(|| no_kernel(weight))?;
         let form = form(weight)?;
         let mut addresses = vec![loaded.matrix(weight)];
         addresses.extend(form.codebook.then(|| loaded.codebook()));
-        addresses.extend(self.activations(x, weight.layout));
+        let mut maps = Vec::new();
+        match product.resident {
+            true => {
+                maps = self.maps(loaded, weight, &product, x, n)?;
+                addresses.push(self.buffers.scales(x));
+            }
+            false => addresses.extend(self.activations(x, weight.layout)),
+        }
         addresses.extend([loaded.vector(scale), loaded.vector(bias), self.buffers.at(y.buffer)]);
         let mut long = form.planes;
         long.push(weight.rows.start);
@@ -66,13 +78,30 @@ impl Runner {
         long.extend([loaded.program.values(y.buffer), y.start]);
         let mut int = vec![n, weight.rows.len(), weight.cols];
         int.extend(form.order);
-        let grid = [groups(weight.rows.len(), product.rows), groups(n, product.tokens), 1];
-        self.launch_groups(
-            loaded,
-            product.kernel,
-            (grid, product.threads),
-            &Args::at(&addresses).long(&long).int(&int),
-        )
+        let mut grid = [groups(weight.rows.len(), product.rows), groups(n, product.tokens), 1];
+        if product.resident {
+            grid = [(grid[0] * grid[1]).min(card.processors), 1, 1];
+        }
+        let args = Args::maps(&maps).and_at(&addresses).long(&long).int(&int);
+        self.launch_groups(loaded, product.kernel, (grid, product.threads), &args)
+    }
+
+    /// What the kernels of `kernels/cuda/gemm_warpgroups.cu` are told of weights and of activations.
+    fn maps(
+        &self,
+        loaded: &Loaded,
+        weight: &Matrix,
+        product: &registry::Product,
+        x: BufferId,
+        n: usize,
+    ) -> Result<Vec<TensorMap>> {
+        let (rows, cols, first) = (weight.rows.len(), weight.cols, weight.rows.start * weight.cols);
+        // 16 rows lie side by side.
+        let weights = (loaded.matrix(weight) + first as u64, [rows.div_ceil(16), 16 * cols]);
+        let tiles = [[product.rows as u32 / 16, 16 * SPAN], [product.tokens as u32, SPAN]];
+        let context = &loaded.context;
+        let weights = TensorMap::new(context, weights.0, weights.1, tiles[0], false)?;
+        Ok(vec![weights, TensorMap::new(context, self.buffers.at(x), [n, cols], tiles[1], true)?])
     }
 
     pub(super) fn route(&self, around: &Around<'_, '_>, step: &Step, n: usize) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Kernels by step and layout.
 
+use super::driver::CardInfo;
 use crate::model::program::StepKind;
 use gantry_formats::block::GgmlType;
 use gantry_formats::layout::{Layout, Order, Scales};
@@ -14,6 +15,28 @@ pub(super) struct Product {
     pub(super) threads: Option<usize>,
     /// Whether its groups share rows as [`share`] says. A launch of experts then takes two products of one input.
     pub(super) shares: bool,
+    /// Whether groups stay on their multiprocessors, one on each, and are told by maps what they copy by tiles.
+    pub(super) resident: bool,
+}
+
+/// What counts of a card where kernels are chosen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Card {
+    /// As [`CardInfo::generation`](super::driver::CardInfo).
+    pub(super) generation: u32,
+    /// Multiprocessors.
+    pub(super) processors: usize,
+}
+
+impl Card {
+    pub(super) fn of(info: &CardInfo) -> Self {
+        Self { generation: info.generation, processors: info.processors.max(1) as usize }
+    }
+
+    /// Whether it has the matrix instructions of four warps.
+    fn has_warpgroups(self) -> bool {
+        self.generation == 90
+    }
 }
 
 /// Most chunks that kernels with matrix instructions cut a row into, and most warps of a group: `CHUNKS` of `kernels/cuda/mma.cuh`.
@@ -122,13 +145,43 @@ fn tiled(layout: Layout, cols: usize) -> Option<Tiled> {
     }
 }
 
+/// Rows of a tile of kernels with matrix instructions of four warps.
+const WARPGROUP_ROWS: usize = 128;
+
+/// A tile of such kernels with a scale per row: tokens, how long it takes beside others, and the kernels, of `nv_a32` and `nv_a64`.
+const WARPGROUP_TILES: [(usize, usize, [&str; 2]); 3] = [
+    (256, 10, ["gantry_warpgroups_i8_channel_a32_256", "gantry_warpgroups_i8_channel_a64_256"]),
+    (128, 7, ["gantry_warpgroups_i8_channel_a32_128", "gantry_warpgroups_i8_channel_a64_128"]),
+    (64, 6, ["gantry_warpgroups_i8_channel_a32_64", "gantry_warpgroups_i8_channel_a64_64"]),
+];
+
+/// The kernel with matrix instructions of four warps, where there is one: with the tiles that take the least time, all
+/// multiprocessors taking one after the other.
+fn warpgroups(tiled: Tiled, rows: usize, n: usize, card: Card) -> Option<(&'static str, usize)> {
+    let order = match tiled {
+        Tiled::ChannelA32 => 0,
+        Tiled::ChannelA64 => 1,
+        Tiled::Block32 => return Some(("gantry_warpgroups_i8_block32", 128)),
+        Tiled::Q8 | Tiled::E8 => return None,
+    };
+    let time = |(tokens, each, _): &(usize, usize, [&str; 2])| {
+        (rows.div_ceil(WARPGROUP_ROWS) * n.div_ceil(*tokens)).div_ceil(card.processors) * each
+    };
+    WARPGROUP_TILES.iter().min_by_key(|tile| time(tile)).map(|(tokens, _, kernels)| (kernels[order], *tokens))
+}
+
 /// The kernel that multiplies `n` tokens by `rows` rows of a matrix. Those of int8 in NVIDIA's orders give the same bits, whichever
 /// it is; with `q8_0.split` and E8 more than [`DECODED`] tokens are added in another order than fewer.
-pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize) -> Option<Product> {
+pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize, card: Card) -> Option<Product> {
     let [portable, _] = product(layout)?;
     let many = rows > MANY;
-    let (own, threads) = share([rows, cols], 1);
     let tiled = tiled(layout, cols);
+    let resident = tiled.filter(|_| n > DECODED && card.has_warpgroups());
+    if let Some((kernel, tokens)) = resident.and_then(|tiled| warpgroups(tiled, rows, n, card)) {
+        let (shares, resident) = (false, true);
+        return Some(Product { kernel, rows: WARPGROUP_ROWS, tokens, threads: None, shares, resident });
+    }
+    let (own, threads) = share([rows, cols], 1);
     let shares = n <= FEW && !matches!(tiled, None | Some(Tiled::Q8 | Tiled::E8));
     let (kernel, rows, tokens) = match tiled {
         Some(Tiled::Block32) if n <= FEW => ("gantry_decode_i8_block32_8", own, FEW),
@@ -150,7 +203,7 @@ pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize) -> Option
         Some(Tiled::E8) if n > DECODED => ("gantry_tiles_e8_planar", 128, 64),
         _ => (portable, 16, 8),
     };
-    Some(Product { kernel, rows, tokens, threads: shares.then_some(threads), shares })
+    Some(Product { kernel, rows, tokens, threads: shares.then_some(threads), shares, resident: false })
 }
 
 /// The kernel that multiplies `n` tokens by matrices of experts; `tokens` are the pairs of a tile. Those of few tokens share rows as
@@ -173,10 +226,12 @@ pub(super) fn experts(layout: Layout, cols: usize, n: usize) -> Option<Product> 
     });
     Some(match (few, many) {
         (_, Some(kernel)) if n > UNGROUPED => {
-            Product { kernel, rows: 128, tokens: 64, threads: None, shares: false }
+            Product { kernel, rows: 128, tokens: 64, threads: None, shares: false, resident: false }
         }
-        (Some(kernel), _) => Product { kernel, rows: 16, tokens: FEW, threads: None, shares: true },
-        _ => Product { kernel: portable, rows: 16, tokens: 8, threads: None, shares: false },
+        (Some(kernel), _) => {
+            Product { kernel, rows: 16, tokens: FEW, threads: None, shares: true, resident: false }
+        }
+        _ => Product { kernel: portable, rows: 16, tokens: 8, threads: None, shares: false, resident: false },
     })
 }
 
@@ -248,6 +303,26 @@ mod tests {
     }
 
     #[test]
+    fn tiles_of_warpgroups_fill_the_multiprocessors() {
+        let layout = Layout::i8(Order::NvA64, Scales::Channel).expect("a layout");
+        let card = Card { generation: 90, processors: 132 };
+        for ([rows, n], tokens) in [
+            ([16384, 2048], 256),
+            ([8192, 512], 256),
+            ([8192, 256], 128),
+            ([4096, 2048], 256),
+            ([4096, 512], 128),
+            ([4096, 256], 64),
+            ([640, 129], 64),
+        ] {
+            let chosen = gemm(layout, [rows, 4096], n, card).expect("a product");
+            assert!(chosen.resident);
+            assert_eq!(chosen.tokens, tokens, "{rows} rows by {n} tokens");
+            assert!(chosen.kernel.ends_with(&format!("a64_{tokens}")), "{chosen:?}");
+        }
+    }
+
+    #[test]
     fn what_is_promised_at_packing_is_registered() {
         for layout in Layout::all() {
             let promised = TARGETS.iter().filter(|t| t.family() == "cuda").any(|t| t.takes(layout));
@@ -267,9 +342,13 @@ mod tests {
                     _ => false,
                 };
                 // 96 columns do not fill a step of `nv_a64`.
-                let chosen = gemm(layout, [100, 96], n).expect("a product");
-                assert_eq!(chosen.kernel != portable, instructed, "{layout}, {n} tokens: {chosen:?}");
-                assert!(chosen.tokens >= 8 && chosen.rows >= 16);
+                for generation in [80, 90, 100, 120] {
+                    let card = Card { generation, processors: 132 };
+                    let chosen = gemm(layout, [100, 96], n, card).expect("a product");
+                    assert_eq!(chosen.kernel != portable, instructed, "{layout}, {n} tokens: {chosen:?}");
+                    assert!(chosen.tokens >= 8 && chosen.rows >= 16);
+                    assert!(!chosen.resident || generation == 90, "{layout}, sm_{generation}: {chosen:?}");
+                }
                 let chosen = experts(layout, 96, n).expect("a product");
                 let few = matches!(layout, Layout::I8 { .. });
                 let instructed = tiled(layout, 96).is_some() && (n > UNGROUPED || few);

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 const NEEDS: i32 = 13_000;
 
 /// Every function of the driver that this program calls.
-const SYMBOLS: [&str; 44] = [
+const SYMBOLS: [&str; 46] = [
     "cuCtxEnablePeerAccess",
     "cuCtxSetCurrent",
     "cuDeviceCanAccessPeer",
@@ -31,6 +31,7 @@ const SYMBOLS: [&str; 44] = [
     "cuEventRecord",
     "cuEventSynchronize",
     "cuFuncGetAttribute",
+    "cuFuncSetAttribute",
     "cuGetErrorName",
     "cuGraphDestroy",
     "cuGraphExecDestroy",
@@ -58,6 +59,7 @@ const SYMBOLS: [&str; 44] = [
     "cuStreamQuery",
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
+    "cuTensorMapEncodeTiled",
 ];
 
 /// What a card is.

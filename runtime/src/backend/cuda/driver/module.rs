@@ -1,7 +1,7 @@
 //! Kernels: a module of them, and launches.
 #![allow(unsafe_code, reason = "calls of the driver, each with its reason")]
 
-use super::{Context, CudaError, Stream};
+use super::{Context, CudaError, Stream, TensorMap};
 use cudarc::driver::{result, sys};
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
@@ -43,11 +43,11 @@ impl Module {
         Ok(Arc::new(Self { context: Arc::clone(context), module }))
     }
 
-    /// The kernel called `name`.
+    /// The kernel called `name`, which is launched with `room` bytes of shared memory beside its own.
     ///
     /// # Errors
     /// [`CudaError::NoKernel`]; what the driver says.
-    pub(crate) fn function(self: &Arc<Self>, name: &str) -> Result<Function, CudaError> {
+    pub(crate) fn function(self: &Arc<Self>, name: &str, room: u32) -> Result<Function, CudaError> {
         self.context.current()?;
         let missing = || CudaError::NoKernel(name.into());
         let text = CString::new(name).map_err(|_| missing())?;
@@ -61,7 +61,19 @@ impl Module {
         // SAFETY: the function was just found.
         let group = unsafe { result::function::get_function_attribute(function, most) };
         let group = group.map_err(|e| self.context.failed("asking for a kernel's group", e))?;
-        Ok(Function { module: Arc::clone(self), function, group: group.max(1) as u32, name: name.into() })
+        if room > 0 {
+            let dynamic = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function was just found.
+            let set = unsafe { result::function::set_function_attribute(function, dynamic, room as i32) };
+            set.map_err(|e| self.context.failed(format!("giving {name} {room} bytes of shared memory"), e))?;
+        }
+        Ok(Function {
+            module: Arc::clone(self),
+            function,
+            group: group.max(1) as u32,
+            room,
+            name: name.into(),
+        })
     }
 }
 
@@ -79,6 +91,8 @@ pub(crate) struct Function {
     module: Arc<Module>,
     function: sys::CUfunction,
     group: u32,
+    /// Bytes of shared memory beside its own.
+    room: u32,
     name: Arc<str>,
 }
 
@@ -96,6 +110,8 @@ pub(crate) enum Arg {
     U32(u32),
     /// A float.
     F32(f32),
+    /// A matrix that is copied by tiles.
+    Map(TensorMap),
 }
 
 /// When a kernel may start.
@@ -145,10 +161,14 @@ impl Function {
         let mut words = [0u64; MOST];
         let mut pointers = [std::ptr::null_mut::<c_void>(); MOST];
         for ((word, pointer), arg) in words.iter_mut().zip(&mut pointers).zip(args) {
-            *word = match *arg {
-                Arg::U64(n) => n,
-                Arg::U32(n) => n.into(),
+            *word = match arg {
+                Arg::U64(n) => *n,
+                Arg::U32(n) => (*n).into(),
                 Arg::F32(x) => x.to_bits().into(),
+                Arg::Map(map) => {
+                    *pointer = std::ptr::from_ref(map).cast_mut().cast();
+                    continue;
+                }
             };
             *pointer = std::ptr::from_mut(word).cast();
         }
@@ -167,7 +187,7 @@ impl Function {
             blockDimX: group,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: 0,
+            sharedMemBytes: self.room,
             hStream: stream.raw(),
             attrs: &raw mut early,
             numAttrs: u32::from(start == Start::Early && context.info().generation >= 90),
