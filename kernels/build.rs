@@ -5,6 +5,7 @@
 //! `GANTRY_CUDA_TARGETS` (`sm_90 sm_120`) names fewer generations than all, for quick builds.
 
 use std::env;
+use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -24,7 +25,7 @@ fn main() {
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("kernels.fatbin");
     match nvcc() {
-        Some(nvcc) => compile(&nvcc, &out),
+        Some(nvcc) => once(&nvcc, &out),
         None => {
             let missing = "nvcc was not found (GANTRY_NVCC names it): built without CUDA kernels";
             assert!(env::var_os("GANTRY_REQUIRE_NVCC").is_none(), "{missing}");
@@ -46,30 +47,67 @@ fn nvcc() -> Option<PathBuf> {
     folders.map(|folder| folder.join("nvcc")).find(|nvcc| nvcc.is_file())
 }
 
-/// One source that takes in all of `device` and `cuda`, so that none is left out.
-fn all_sources(out: &Path) -> PathBuf {
+fn targets() -> Vec<String> {
+    let wanted = env::var("GANTRY_CUDA_TARGETS").unwrap_or_else(|_| TARGETS.join(" "));
+    wanted.split_whitespace().map(String::from).collect()
+}
+
+/// Compiles what has not been compiled yet. Cargo runs this for every profile and every set of features, whose kernels are the
+/// same, and nvcc takes minutes: what it made stays in the target folder, by all that it depends on.
+fn once(nvcc: &Path, out: &Path) {
+    let mut hash = DefaultHasher::new();
+    let version = Command::new(nvcc).arg("--version").output();
+    let version = version.unwrap_or_else(|e| panic!("{}: {e}", nvcc.display()));
+    hash.write(&version.stdout);
+    hash.write(targets().join(" ").as_bytes());
+    let here = env::current_dir().expect("a folder to build in");
+    for file in files().iter().chain([&here.join("build.rs")]) {
+        hash.write(file.as_os_str().as_encoded_bytes());
+        hash.write(&std::fs::read(file).expect("a file of the kernels can be read"));
+    }
+    let target = out.ancestors().nth(5).expect("OUT_DIR is target/PROFILE/build/PACKAGE/out");
+    let kept = target.join("kernels").join(format!("{:016x}.fatbin", hash.finish()));
+    if !kept.is_file() {
+        compile(nvcc, out);
+        let folder = kept.parent().expect("a folder");
+        std::fs::create_dir_all(folder).expect("the target folder can be written");
+        // Another cargo may be at it.
+        let whole = folder.join(format!("{}.part", std::process::id()));
+        std::fs::copy(out, &whole).expect("the target folder can be written");
+        std::fs::rename(&whole, &kept).expect("the target folder can be written");
+    }
+    std::fs::copy(&kept, out).expect("OUT_DIR can be written");
+}
+
+/// All files of `device` and `cuda`, in order.
+fn files() -> Vec<PathBuf> {
     let here = env::current_dir().expect("a folder to build in");
     let files = ["device", "cuda"].into_iter().flat_map(|folder| {
         let files = std::fs::read_dir(here.join(folder)).expect("the folder of kernels can be read");
         files.map(|file| file.expect("the folder of kernels can be read").path())
     });
-    let is_source = |file: &PathBuf| file.extension().is_some_and(|e| e == "c" || e == "cu");
-    let mut files: Vec<PathBuf> = files.filter(is_source).collect();
+    let mut files: Vec<PathBuf> = files.collect();
     files.sort();
-    let text: String = files.iter().map(|file| format!("#include \"{}\"\n", file.display())).collect();
+    files
+}
+
+/// One source that takes in all of `device` and `cuda`, so that none is left out.
+fn all_sources(out: &Path) -> PathBuf {
+    let is_source = |file: &&PathBuf| file.extension().is_some_and(|e| e == "c" || e == "cu");
+    let text: String =
+        files().iter().filter(is_source).map(|file| format!("#include \"{}\"\n", file.display())).collect();
     let all = out.with_file_name("kernels.cu");
     std::fs::write(&all, text).expect("OUT_DIR can be written");
     all
 }
 
 fn compile(nvcc: &Path, out: &Path) {
-    let wanted = env::var("GANTRY_CUDA_TARGETS").unwrap_or_else(|_| TARGETS.join(" "));
-    let targets: Vec<&str> = wanted.split_whitespace().collect();
+    let targets = targets();
     let mut command = Command::new(nvcc);
     command.args(["-std=c++17", "-O3", "--threads", "0", "-Werror", "all-warnings", "-Xptxas", "-v"]);
     for (i, target) in targets.iter().enumerate() {
         let virtual_target = target.replace("sm_", "compute_");
-        let own = if *target == "sm_90" { "a" } else { "" };
+        let own = if target == "sm_90" { "a" } else { "" };
         command.arg("-gencode").arg(format!("arch={virtual_target}{own},code={target}{own}"));
         // PTX of the oldest, for generations between those that are named, and of the newest, for those to come.
         if i == 0 || i + 1 == targets.len() {

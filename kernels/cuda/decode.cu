@@ -322,7 +322,7 @@ DEVICE void few_tokens(const uchar *bytes, const uchar *scales, ulong first_row,
 
 // Grid: x = rows / (16 * few::tiles_of) rounded up, y = n / 8 rounded up; groups of as many warps for each tile, at most 16.
 #define DECODE_FEW(name, LAYOUT) \
-    extern "C" __global__ void __launch_bounds__(32 * mma::CHUNKS, 2) \
+    extern "C" __global__ void __launch_bounds__(32 * mma::CHUNKS, GROUPS_FEW) \
     name(const uchar *RESTRICT bytes, const uchar *RESTRICT xq, const float *RESTRICT xs, const float *RESTRICT scale, \
          const float *RESTRICT bias, float *RESTRICT y, ulong scales, ulong first_row, ulong, ulong y_row, \
          ulong y_start, uint n, uint rows, uint cols, uint order) { \

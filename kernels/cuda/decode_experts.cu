@@ -82,7 +82,7 @@ DEVICE void experts(const input &in) {
 // Grid: x = rows / (16 * few::tiles_of) rounded up, y = bound of the tiles of up to 8, or `all`, z = 1 or 2; groups of as many warps
 // for each tile, at most 16.
 #define FEW_EXPERTS(name, ...) \
-    KERNEL_OF_TWO(32 * mma::CHUNKS) \
+    extern "C" __global__ void __launch_bounds__(32 * mma::CHUNKS, GROUPS_FEW) \
     name(const uchar *RESTRICT base, const ulong *RESTRICT at, const uint *RESTRICT ids, const uint *RESTRICT tiles, \
          const uint *RESTRICT pairs, const uchar *RESTRICT xq, const float *RESTRICT xs, const float *RESTRICT scale, \
          float *RESTRICT y, const ulong *RESTRICT more_at, const float *RESTRICT more_scale, ulong scales, ulong first_row, \

@@ -11,6 +11,13 @@
 #include "../device/product.h"
 #include "mma.cuh"
 
+// Groups of 512 on a multiprocessor that there are registers for; on sm_86 and sm_89 the compiler lacks some for two.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890)
+#define GROUPS_FEW 1
+#else
+#define GROUPS_FEW 2
+#endif
+
 namespace few {
 
 using namespace mma;
