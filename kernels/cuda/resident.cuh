@@ -201,7 +201,8 @@ DEVICE void release(uint empty) {
     extern __shared__ __align__(1024) uchar resident_room[]; \
     Product::run({weights, tokens}, {bytes, xs, scale, bias, y, scales, first_row, y_row, y_start, n, rows, cols}, resident_room)
 #else
-#define RESIDENT_RUN(room_bytes, ...)
+// Never chosen there.
+#define RESIDENT_RUN(room_bytes, ...) asm volatile("trap;")
 #endif
 #define RESIDENT(name, room_bytes, ...) \
     extern "C" __global__ void __launch_bounds__(resident::GROUP, 1) \

@@ -11,7 +11,7 @@ use crate::model::program::{
 };
 use gantry_formats::layout::{Layout, Order};
 
-/// Columns of a stage of kernels that copy tiles: `SPAN` of `kernels/cuda/warpgroup.cuh`.
+/// Columns of a stage of resident kernels: `SPAN` of `kernels/cuda/resident.cuh`.
 const SPAN: u32 = 128;
 
 /// What kernels of a layout take beside others: addresses before the activations, 64-bit numbers before the first row
@@ -65,11 +65,11 @@ impl Runner {
         addresses.extend(form.codebook.then(|| loaded.codebook()));
         let mut maps = Vec::new();
         match product.resident {
-            true => {
-                maps = self.maps(loaded, weight, &product, x, n)?;
+            Some(span) => {
+                maps = self.maps(loaded, weight, (&product, span), x, n)?;
                 addresses.push(self.buffers.scales(x));
             }
-            false => addresses.extend(self.activations(x, weight.layout)),
+            None => addresses.extend(self.activations(x, weight.layout)),
         }
         addresses.extend([loaded.vector(scale), loaded.vector(bias), self.buffers.at(y.buffer)]);
         let mut long = form.planes;
@@ -79,29 +79,29 @@ impl Runner {
         let mut int = vec![n, weight.rows.len(), weight.cols];
         int.extend(form.order);
         let mut grid = [groups(weight.rows.len(), product.rows), groups(n, product.tokens), 1];
-        if product.resident {
+        if product.resident.is_some() {
             grid = [(grid[0] * grid[1]).min(card.processors), 1, 1];
         }
         let args = Args::maps(&maps).and_at(&addresses).long(&long).int(&int);
         self.launch_groups(loaded, product.kernel, (grid, product.threads), &args)
     }
 
-    /// What the kernels of `kernels/cuda/gemm_warpgroups.cu` are told of weights and of activations.
+    /// What resident kernels (`kernels/cuda/resident.cuh`) are told of weights and of activations.
     fn maps(
         &self,
         loaded: &Loaded,
         weight: &Matrix,
-        product: &registry::Product,
+        (product, span): (&registry::Product, u32),
         x: BufferId,
         n: usize,
     ) -> Result<Vec<TensorMap>> {
         let (rows, cols, first) = (weight.rows.len(), weight.cols, weight.rows.start * weight.cols);
         // 16 rows lie side by side.
         let weights = (loaded.matrix(weight) + first as u64, [rows.div_ceil(16), 16 * cols]);
-        let tiles = [[product.rows as u32 / 16, 16 * SPAN], [product.tokens as u32, SPAN]];
+        let tiles = [[product.rows as u32 / 16, 16 * SPAN], [product.tokens as u32, span]];
         let context = &loaded.context;
         let weights = TensorMap::new(context, weights.0, weights.1, tiles[0], false)?;
-        Ok(vec![weights, TensorMap::new(context, self.buffers.at(x), [n, cols], tiles[1], true)?])
+        Ok(vec![weights, TensorMap::new(context, self.buffers.at(x), [n, cols], tiles[1], span == SPAN)?])
     }
 
     pub(super) fn route(&self, around: &Around<'_, '_>, step: &Step, n: usize) -> Result<()> {

@@ -15,8 +15,9 @@ pub(super) struct Product {
     pub(super) threads: Option<usize>,
     /// Whether its groups share rows as [`share`] says. A launch of experts then takes two products of one input.
     pub(super) shares: bool,
-    /// Whether groups stay on their multiprocessors, one on each, and are told by maps what they copy by tiles.
-    pub(super) resident: bool,
+    /// Where groups stay on their multiprocessors, one on each, and are told by maps what they copy by tiles: bytes of a row
+    /// of activations that are copied at once.
+    pub(super) resident: Option<u32>,
 }
 
 /// What counts of a card where kernels are chosen.
@@ -33,8 +34,8 @@ impl Card {
         Self { generation: info.generation, processors: info.processors.max(1) as usize }
     }
 
-    /// Whether it has the matrix instructions of four warps.
-    fn has_warpgroups(self) -> bool {
+    /// Whether kernels whose groups stay have code for it.
+    fn has_resident(self) -> bool {
         self.generation == 90
     }
 }
@@ -145,29 +146,32 @@ fn tiled(layout: Layout, cols: usize) -> Option<Tiled> {
     }
 }
 
-/// Rows of a tile of kernels with matrix instructions of four warps.
-const WARPGROUP_ROWS: usize = 128;
+/// Rows of a tile of resident kernels.
+const RESIDENT_ROWS: usize = 128;
 
-/// A tile of such kernels with a scale per row: tokens, how long it takes beside others, and the kernels, of `nv_a32` and `nv_a64`.
+/// A tile of those with a scale per row, which have matrix instructions of four warps: tokens, how long it takes beside others, and the kernels, of `nv_a32` and `nv_a64`.
 const WARPGROUP_TILES: [(usize, usize, [&str; 2]); 3] = [
     (256, 10, ["gantry_warpgroups_i8_channel_a32_256", "gantry_warpgroups_i8_channel_a64_256"]),
     (128, 7, ["gantry_warpgroups_i8_channel_a32_128", "gantry_warpgroups_i8_channel_a64_128"]),
     (64, 6, ["gantry_warpgroups_i8_channel_a32_64", "gantry_warpgroups_i8_channel_a64_64"]),
 ];
 
-/// The kernel with matrix instructions of four warps, where there is one: with the tiles that take the least time, all
-/// multiprocessors taking one after the other.
-fn warpgroups(tiled: Tiled, rows: usize, n: usize, card: Card) -> Option<(&'static str, usize)> {
+/// The resident kernel, its tokens and its [`Product::resident`], where there is one: with the tiles that take the least time,
+/// all multiprocessors taking one after the other.
+fn resident(tiled: Tiled, rows: usize, n: usize, card: Card) -> Option<(&'static str, usize, u32)> {
     let order = match tiled {
         Tiled::ChannelA32 => 0,
         Tiled::ChannelA64 => 1,
-        Tiled::Block32 => return Some(("gantry_warpgroups_i8_block32", 128)),
+        Tiled::Block32 => return Some(("gantry_resident_i8_block32", 128, 32)),
         Tiled::Q8 | Tiled::E8 => return None,
     };
     let time = |(tokens, each, _): &(usize, usize, [&str; 2])| {
-        (rows.div_ceil(WARPGROUP_ROWS) * n.div_ceil(*tokens)).div_ceil(card.processors) * each
+        (rows.div_ceil(RESIDENT_ROWS) * n.div_ceil(*tokens)).div_ceil(card.processors) * each
     };
-    WARPGROUP_TILES.iter().min_by_key(|tile| time(tile)).map(|(tokens, _, kernels)| (kernels[order], *tokens))
+    WARPGROUP_TILES
+        .iter()
+        .min_by_key(|tile| time(tile))
+        .map(|(tokens, _, kernels)| (kernels[order], *tokens, 128))
 }
 
 /// The kernel that multiplies `n` tokens by `rows` rows of a matrix. Those of int8 in NVIDIA's orders give the same bits, whichever
@@ -176,10 +180,10 @@ pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize, card: Car
     let [portable, _] = product(layout)?;
     let many = rows > MANY;
     let tiled = tiled(layout, cols);
-    let resident = tiled.filter(|_| n > DECODED && card.has_warpgroups());
-    if let Some((kernel, tokens)) = resident.and_then(|tiled| warpgroups(tiled, rows, n, card)) {
-        let (shares, resident) = (false, true);
-        return Some(Product { kernel, rows: WARPGROUP_ROWS, tokens, threads: None, shares, resident });
+    let many_tokens = tiled.filter(|_| n > DECODED && card.has_resident());
+    if let Some((kernel, tokens, span)) = many_tokens.and_then(|tiled| resident(tiled, rows, n, card)) {
+        let resident = Some(span);
+        return Some(Product { kernel, rows: RESIDENT_ROWS, tokens, threads: None, shares: false, resident });
     }
     let (own, threads) = share([rows, cols], 1);
     let shares = n <= FEW && !matches!(tiled, None | Some(Tiled::Q8 | Tiled::E8));
@@ -203,7 +207,7 @@ pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize, card: Car
         Some(Tiled::E8) if n > DECODED => ("gantry_tiles_e8_planar", 128, 64),
         _ => (portable, 16, 8),
     };
-    Some(Product { kernel, rows, tokens, threads: shares.then_some(threads), shares, resident: false })
+    Some(Product { kernel, rows, tokens, threads: shares.then_some(threads), shares, resident: None })
 }
 
 /// The kernel that multiplies `n` tokens by matrices of experts; `tokens` are the pairs of a tile. Those of few tokens share rows as
@@ -226,12 +230,12 @@ pub(super) fn experts(layout: Layout, cols: usize, n: usize) -> Option<Product> 
     });
     Some(match (few, many) {
         (_, Some(kernel)) if n > UNGROUPED => {
-            Product { kernel, rows: 128, tokens: 64, threads: None, shares: false, resident: false }
+            Product { kernel, rows: 128, tokens: 64, threads: None, shares: false, resident: None }
         }
         (Some(kernel), _) => {
-            Product { kernel, rows: 16, tokens: FEW, threads: None, shares: true, resident: false }
+            Product { kernel, rows: 16, tokens: FEW, threads: None, shares: true, resident: None }
         }
-        _ => Product { kernel: portable, rows: 16, tokens: 8, threads: None, shares: false, resident: false },
+        _ => Product { kernel: portable, rows: 16, tokens: 8, threads: None, shares: false, resident: None },
     })
 }
 
@@ -316,7 +320,7 @@ mod tests {
             ([640, 129], 64),
         ] {
             let chosen = gemm(layout, [rows, 4096], n, card).expect("a product");
-            assert!(chosen.resident);
+            assert_eq!(chosen.resident, Some(128));
             assert_eq!(chosen.tokens, tokens, "{rows} rows by {n} tokens");
             assert!(chosen.kernel.ends_with(&format!("a64_{tokens}")), "{chosen:?}");
         }
@@ -347,7 +351,10 @@ mod tests {
                     let chosen = gemm(layout, [100, 96], n, card).expect("a product");
                     assert_eq!(chosen.kernel != portable, instructed, "{layout}, {n} tokens: {chosen:?}");
                     assert!(chosen.tokens >= 8 && chosen.rows >= 16);
-                    assert!(!chosen.resident || generation == 90, "{layout}, sm_{generation}: {chosen:?}");
+                    assert!(
+                        chosen.resident.is_none() || generation == 90,
+                        "{layout}, sm_{generation}: {chosen:?}"
+                    );
                 }
                 let chosen = experts(layout, 96, n).expect("a product");
                 let few = matches!(layout, Layout::I8 { .. });
