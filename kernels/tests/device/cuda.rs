@@ -14,6 +14,15 @@ type Status = c_int;
 
 /// `CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK`: the group of a kernel, which its launch bounds state.
 const MAX_THREADS: c_int = 0;
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
+const MAX_SHARED: c_int = 8;
+
+/// Bytes of shared memory that a group of `threads` needs beside what the kernel declares.
+fn shared_of(kernel: &str, threads: u32) -> u32 {
+    let e8 = ["gantry_decode_e8_planar_", "gantry_decode_experts_e8_planar_"];
+    let tokens = e8.iter().find_map(|start| kernel.strip_prefix(start)?.parse::<u32>().ok());
+    tokens.map_or(0, |tokens| 256 * 256 + threads / 32 * ((8 * 36 + 2 * 8) * 4 * tokens + 32 * 16))
+}
 
 /// The driver's functions that are needed here, as cuda.h declares them.
 struct Driver {
@@ -25,6 +34,7 @@ struct Driver {
     set_current: unsafe extern "C" fn(Ptr) -> Status,
     synchronize: unsafe extern "C" fn() -> Status,
     attribute: unsafe extern "C" fn(*mut c_int, c_int, Ptr) -> Status,
+    set_attribute: unsafe extern "C" fn(Ptr, c_int, c_int) -> Status,
     #[allow(clippy::type_complexity)]
     launch: unsafe extern "C" fn(
         Ptr,
@@ -96,6 +106,7 @@ impl Cuda {
                 set_current: library.symbol("cuCtxSetCurrent").expect("cuCtxSetCurrent"),
                 synchronize: library.symbol("cuCtxSynchronize").expect("cuCtxSynchronize"),
                 attribute: library.symbol("cuFuncGetAttribute").expect("cuFuncGetAttribute"),
+                set_attribute: library.symbol("cuFuncSetAttribute").expect("cuFuncSetAttribute"),
                 launch: library.symbol("cuLaunchKernel").expect("cuLaunchKernel"),
                 _library: library,
             };
@@ -114,6 +125,8 @@ impl Cuda {
                     let (mut kernel, mut group) = (null_mut(), 0);
                     check(function(&mut kernel, module, symbol.as_ptr()), &name);
                     check((driver.attribute)(&mut group, MAX_THREADS, kernel), &name);
+                    let shared = shared_of(&name, group as u32) as c_int;
+                    check((driver.set_attribute)(kernel, MAX_SHARED, shared), &name);
                     kernels.insert(name, (kernel, group as u32));
                 }
             }
@@ -208,7 +221,8 @@ impl Device for Cuda {
         // the kernel has ended.
         unsafe {
             let params = params.as_mut_ptr();
-            let status = (self.driver.launch)(kernel, x, y, z, group, 1, 1, 0, null_mut(), params, extra);
+            let (launch, shared) = (self.driver.launch, shared_of(name, group));
+            let status = launch(kernel, x, y, z, group, 1, 1, shared, null_mut(), params, extra);
             check(status, name);
             check((self.driver.synchronize)(), name);
         }

@@ -29,7 +29,7 @@ pub(crate) fn compile(nvcc: &Path, file: &Path, folder: &Path, archs: &[String])
 }
 
 /// A kernel that is launched early reads nothing that another one may still write before it has waited: in what nvcc makes of
-/// all sources for sm_90, nothing but parameters is loaded before the wait.
+/// all sources for sm_90, nothing but parameters and weights is loaded before the wait.
 #[test]
 fn every_kernel_waits_for_the_one_before() {
     let Some(nvcc) = nvcc() else {
@@ -56,7 +56,8 @@ fn every_kernel_waits_for_the_one_before() {
         let (name, body) = kernel.split_once('(').expect("a name");
         let (before, after) =
             body.split_once("griddepcontrol.wait").unwrap_or_else(|| panic!("{name} does not wait"));
-        assert!(!before.contains("ld.global"), "{name} reads before it waits");
+        let early = before.lines().find(|line| line.contains("ld.global") && !line.contains("cache_hint"));
+        assert!(early.is_none(), "{name} reads before it waits: {early:?}");
         // Such loads are taken for ones of what never changes, and may be moved before the wait: only those of weights
         // say so themselves, with a policy.
         let moved = after.lines().find(|line| line.contains("ld.global.nc") && !line.contains("cache_hint"));

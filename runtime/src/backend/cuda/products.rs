@@ -53,7 +53,8 @@ impl Runner {
         y: Columns,
         n: usize,
     ) -> Result<()> {
-        let product = registry::gemm(weight.layout, [weight.rows.len(), weight.cols], n);
+        let product =
+            registry::gemm(weight.layout, [weight.rows.len(), weight.cols], n, loaded.context.info());
         let product = product.ok_or_else(|| no_kernel(weight))?;
         let form = form(weight)?;
         let mut addresses = vec![loaded.matrix(weight)];
@@ -66,11 +67,12 @@ impl Runner {
         long.extend([loaded.program.values(y.buffer), y.start]);
         let mut int = vec![n, weight.rows.len(), weight.cols];
         int.extend(form.order);
-        let grid = [groups(weight.rows.len(), product.rows), groups(n, product.tokens), 1];
+        let across = product.spread.unwrap_or_else(|| groups(weight.rows.len(), product.rows));
+        let grid = [across, groups(n, product.tokens), 1];
         self.launch_groups(
             loaded,
             product.kernel,
-            (grid, product.threads),
+            (grid, product.group),
             &Args::at(&addresses).long(&long).int(&int),
         )
     }
@@ -124,13 +126,14 @@ impl Runner {
         let kernels = |n: usize| -> Result<Vec<registry::Product>> {
             let kernel = |p: &ExpertProduct| {
                 let first = p.weights.copy(0, 0).ok_or_else(none)?;
-                registry::experts(first.layout, first.cols, n).ok_or_else(|| no_kernel(first))
+                registry::experts(first.layout, first.cols, n, loaded.context.info())
+                    .ok_or_else(|| no_kernel(first))
             };
             products.iter().map(kernel).collect()
         };
         let mut chosen = kernels(n)?;
         if chosen.iter().any(|k| k.tokens != chosen[0].tokens) {
-            chosen = kernels(1)?;
+            chosen = kernels(n.min(super::plan::FEW))?;
         }
         if n > 1 || held.turns != 0 {
             let most = chosen[0].tokens;
@@ -184,9 +187,16 @@ impl Runner {
             let per_pair = buffer(product.x).rows > 1;
             let mut int = vec![all, used, experts, first.rows.len(), first.cols, per_pair.into()];
             int.extend(form.order);
-            let grid = [groups(first.rows.len(), chosen.rows), count, both];
+            // Groups that share all rows are told of both; others are one after another.
+            let grid = match chosen.spread {
+                Some(groups) => {
+                    int.push(both);
+                    [groups, 1, 1]
+                }
+                None => [groups(first.rows.len(), chosen.rows), count, both],
+            };
             let args = Args::at(&addresses).long(&long).int(&int);
-            self.launch_groups(loaded, chosen.kernel, (grid, chosen.threads), &args)?;
+            self.launch_groups(loaded, chosen.kernel, (grid, chosen.group), &args)?;
         }
         Ok(())
     }

@@ -1,5 +1,8 @@
 //! Kernels by step and layout.
 
+use super::driver::CardInfo;
+use super::few_e8;
+use super::kernels::Group;
 use crate::model::program::StepKind;
 use gantry_formats::block::GgmlType;
 use gantry_formats::layout::{Layout, Order, Scales};
@@ -10,8 +13,10 @@ pub(super) struct Product {
     pub(super) kernel: &'static str,
     pub(super) rows: usize,
     pub(super) tokens: usize,
-    /// Threads of a group, where they are fewer than all.
-    pub(super) threads: Option<usize>,
+    /// What a group has, where it is not as the kernel was compiled.
+    pub(super) group: Group,
+    /// Groups that share all rows, where a group has no rows of its own.
+    pub(super) spread: Option<usize>,
     /// Whether a launch takes two products of one input.
     pub(super) pairs: bool,
 }
@@ -108,9 +113,16 @@ fn tiled(layout: Layout, cols: usize) -> Option<Tiled> {
 }
 
 /// The kernel that multiplies `n` tokens by `rows` rows of a matrix. Those of int8 in NVIDIA's orders give the same bits, whichever
-/// it is; with `q8_0.split` and E8 more than [`DECODED`] tokens are added in another order than fewer.
-pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize) -> Option<Product> {
+/// it is; with `q8_0.split` more than [`DECODED`] tokens, with `e8.planar` more than [`UNGROUPED`], are added in another order than
+/// fewer.
+pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize, card: &CardInfo) -> Option<Product> {
     let [portable, _] = product(layout)?;
+    if tiled(layout, cols) == Some(Tiled::E8)
+        && n <= UNGROUPED
+        && let Some(few) = few_e8::gemm(cols, n, card)
+    {
+        return Some(few);
+    }
     let many = rows > MANY;
     let (kernel, rows, tokens) = match tiled(layout, cols) {
         Some(Tiled::Block32) if n <= 8 && many => ("gantry_decode_i8_block32_8_many", 16, 8),
@@ -133,16 +145,30 @@ pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize) -> Option
         Some(Tiled::ChannelA32) => ("gantry_tiles_i8_channel_a32", 128, 128),
         Some(Tiled::ChannelA64) => ("gantry_tiles_i8_channel_a64", 128, 128),
         Some(Tiled::Q8) if n > DECODED => ("gantry_tiles_q8_0_split", 128, 64),
-        Some(Tiled::E8) if n > DECODED => ("gantry_tiles_e8_planar", 128, 64),
+        Some(Tiled::E8) if n > UNGROUPED => ("gantry_tiles_e8_planar", 128, 64),
         _ => (portable, 16, 8),
     };
-    Some(Product { kernel, rows, tokens, threads: None, pairs: false })
+    Some(Product { kernel, rows, tokens, group: Group::default(), spread: None, pairs: false })
 }
 
 /// The kernel that multiplies `n` tokens by matrices of experts; `tokens` are the pairs of a tile.
-pub(super) fn experts(layout: Layout, cols: usize, n: usize) -> Option<Product> {
+pub(super) fn experts(layout: Layout, cols: usize, n: usize, card: &CardInfo) -> Option<Product> {
     let [_, portable] = product(layout)?;
     let tiled = tiled(layout, cols);
+    if tiled == Some(Tiled::E8)
+        && n <= UNGROUPED
+        && let Some(few) = few_e8::experts(cols, n, card)
+    {
+        return Some(few);
+    }
+    let product = |kernel, [rows, tokens]: [usize; 2]| Product {
+        kernel,
+        rows,
+        tokens,
+        group: Group::default(),
+        spread: None,
+        pairs: false,
+    };
     let few = match tiled {
         Some(Tiled::Block32) => Some("gantry_decode_experts_i8_block32"),
         Some(Tiled::ChannelA32) => Some("gantry_decode_experts_i8_channel_a32"),
@@ -157,13 +183,12 @@ pub(super) fn experts(layout: Layout, cols: usize, n: usize) -> Option<Product> 
         Tiled::E8 => "gantry_tiles_experts_e8_planar",
     });
     Some(match (few, many) {
-        (_, Some(kernel)) if n > UNGROUPED => {
-            Product { kernel, rows: 128, tokens: 64, threads: None, pairs: false }
-        }
+        (_, Some(kernel)) if n > UNGROUPED => product(kernel, [128, 64]),
         (Some(kernel), _) => {
-            Product { kernel, rows: 16, tokens: 8, threads: Some(chunk_threads(cols)), pairs: true }
+            let group = Group { threads: Some(chunk_threads(cols)), shared: 0 };
+            Product { group, pairs: true, ..product(kernel, [16, 8]) }
         }
-        _ => Product { kernel: portable, rows: 16, tokens: 8, threads: None, pairs: false },
+        _ => product(portable, [16, 8]),
     })
 }
 
@@ -173,6 +198,11 @@ mod tests {
     use gantry_formats::target::TARGETS;
     use std::collections::BTreeSet;
     use std::path::Path;
+
+    fn card() -> CardInfo {
+        let (name, memory) = ("some".into(), 1 << 30);
+        CardInfo { card: 0, name, generation: 90, processors: 132, shared: 232_448, memory, driver: 13_000 }
+    }
 
     /// All words of the files of a folder that begin like kernels.
     fn words(folder: &str, ends: &[&str]) -> BTreeSet<String> {
@@ -227,17 +257,18 @@ mod tests {
             let Some([portable, portable_experts]) = product(layout) else { continue };
             for n in [1, 8, 9, 32, 33, DECODED, DECODED + 1, 4096] {
                 let instructed = match layout {
-                    Layout::I8 { order: Order::NvA32, .. } => true,
-                    Layout::Q8_0Split { .. } | Layout::E8Planar { .. } => n > DECODED,
+                    Layout::I8 { order: Order::NvA32, .. } | Layout::E8Planar { .. } => true,
+                    Layout::Q8_0Split { .. } => n > DECODED,
                     _ => false,
                 };
                 // 96 columns do not fill a step of `nv_a64`.
-                let chosen = gemm(layout, [100, 96], n).expect("a product");
+                let cols = if layout.is_e8() { 256 } else { 96 };
+                let chosen = gemm(layout, [100, cols], n, &card()).expect("a product");
                 assert_eq!(chosen.kernel != portable, instructed, "{layout}, {n} tokens: {chosen:?}");
-                assert!(chosen.tokens >= 8 && chosen.rows >= 16);
-                let chosen = experts(layout, 96, n).expect("a product");
-                let few = matches!(layout, Layout::I8 { .. });
-                let instructed = tiled(layout, 96).is_some() && (n > UNGROUPED || few);
+                assert!(chosen.spread.is_some() || chosen.tokens >= 8 && chosen.rows >= 16);
+                let chosen = experts(layout, cols, n, &card()).expect("a product");
+                let few = matches!(layout, Layout::I8 { .. } | Layout::E8Planar { .. });
+                let instructed = tiled(layout, cols).is_some() && (n > UNGROUPED || few);
                 assert_eq!(chosen.kernel != portable_experts, instructed, "{layout}, {n} tokens: {chosen:?}");
             }
         }

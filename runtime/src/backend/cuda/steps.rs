@@ -5,7 +5,7 @@ use super::batch::Batch;
 use super::buffers::Buffers;
 use super::driver::{DeviceMemory, Staged, Stream};
 use super::exchange::Exchange;
-use super::kernels::{Args, groups};
+use super::kernels::{Args, Group, groups};
 use super::loaded::{Loaded, wrong};
 use super::registry;
 use super::sequence::CudaSequence;
@@ -50,15 +50,15 @@ impl Runner {
         grid: [usize; 3],
         args: &Args,
     ) -> Result<()> {
-        self.launch_groups(loaded, name, (grid, None), args)
+        self.launch_groups(loaded, name, (grid, Group::default()), args)
     }
 
-    /// Launches groups of fewer threads than the kernel was compiled for.
+    /// Launches groups that are not as the kernel was compiled.
     pub(super) fn launch_groups(
         &self,
         loaded: &Loaded,
         name: &'static str,
-        (grid, threads): ([usize; 3], Option<usize>),
+        (grid, group): ([usize; 3], Group),
         args: &Args,
     ) -> Result<()> {
         self.watch.around((&loaded.kernels, &self.stream), name, || {
@@ -66,7 +66,7 @@ impl Runner {
             // arena (checked when the program was prepared), tables are as long as the batch or the model they describe,
             // and buffers hold the largest batch, which runs do not exceed; all of it outlives the stream's work, for it
             // is freed only after the context is idle.
-            unsafe { loaded.kernels.launch(&self.stream, name, grid, threads, args) }
+            unsafe { loaded.kernels.launch(&self.stream, name, grid, group, args) }
         })?;
         Ok(())
     }

@@ -61,7 +61,10 @@ impl Module {
         // SAFETY: the function was just found.
         let group = unsafe { result::function::get_function_attribute(function, most) };
         let group = group.map_err(|e| self.context.failed("asking for a kernel's group", e))?;
-        Ok(Function { module: Arc::clone(self), function, group: group.max(1) as u32, name: name.into() })
+        let function =
+            Function { module: Arc::clone(self), function, group: group.max(1) as u32, name: name.into() };
+        function.allow_shared()?;
+        Ok(function)
     }
 }
 
@@ -117,7 +120,22 @@ impl Function {
         self.group
     }
 
-    /// Gives the kernel to `stream`: `grid` groups of `group` threads.
+    /// Lets launches ask for as much shared memory as a group may have on the card.
+    fn allow_shared(&self) -> Result<(), CudaError> {
+        use sys::CUfunction_attribute as Attribute;
+        let context = &self.module.context;
+        let failed = |e| context.failed(format!("allowing {} its shared memory", self.name), e);
+        let own = Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
+        // SAFETY: the function is the module's, which lives.
+        let own = unsafe { result::function::get_function_attribute(self.function, own) }.map_err(failed)?;
+        let most = context.info().shared.saturating_sub(own.max(0) as u32) as i32;
+        let which = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: as above.
+        unsafe { result::function::set_function_attribute(self.function, which, most) }.map_err(failed)
+    }
+
+    /// Gives the kernel to `stream`: `grid` groups of `group` threads, each with `shared` bytes of shared memory beside what the
+    /// kernel declares.
     ///
     /// # Safety
     /// The arguments are those that the kernel declares, in order, and all that it does with the addresses among them
@@ -133,7 +151,7 @@ impl Function {
         &self,
         stream: &Stream,
         grid: [u32; 3],
-        group: u32,
+        (group, shared): (u32, u32),
         start: Start,
         args: &[Arg],
     ) -> Result<(), CudaError> {
@@ -167,7 +185,7 @@ impl Function {
             blockDimX: group,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: 0,
+            sharedMemBytes: shared,
             hStream: stream.raw(),
             attrs: &raw mut early,
             numAttrs: u32::from(start == Start::Early && context.info().generation >= 90),
