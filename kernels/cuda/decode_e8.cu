@@ -44,8 +44,9 @@ struct factor {
     ulong y_start;
 };
 
-// Matrices of experts: those of each pair, or of each tile of up to 8 pairs, TOKENS of them at once, with one or two products of the
-// same input. Tiles of more pairs come again after all, for the rest of them. The arguments are those of gantry_experts_*.
+// Matrices of experts: that of each pair, or of each tile of up to 8 pairs, TOKENS (1: no tile has more; or 4) of them at once, with one
+// or two products of the same input. Tiles of more pairs come again after all others, for the rest of them. The arguments are those
+// of gantry_experts_*.
 template <uint TOKENS>
 struct experts {
     static constexpr bool ALONE = false;
@@ -131,9 +132,11 @@ struct experts {
 
 } // namespace decode_e8
 
-// Arguments as for gantry_gemm_e8_planar. Grid: x = any number of groups, which share the rows, y = n / TOKENS rounded up.
-#define DECODE_E8(name, TOKENS, WARPS, GROUPS, DEPTH) \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS, GROUPS) \
+// Arguments as for gantry_gemm_e8_planar; columns of no more chunks than a group has warps. Dynamic shared memory: TABLE_BYTES, and ROOM
+// for each warp of a group, of which there are 8 or more. Grid: x = any number of groups, which share the rows, y = n / TOKENS
+// rounded up.
+#define DECODE_E8(name, TOKENS, WARPS, DEPTH) \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) \
     name(const uchar *RESTRICT bytes, const uint *RESTRICT codebook, const uchar *RESTRICT xq, const float *RESTRICT xs, \
          const float *RESTRICT scale, const float *RESTRICT bias, float *RESTRICT y, ulong words, ulong scales, \
          ulong first_row, ulong y_row, ulong y_start, uint n, uint rows, uint cols) { \
@@ -144,10 +147,10 @@ struct experts {
         e8::product<TOKENS, DEPTH>::run(job, codebook, shared); \
     }
 
-// Arguments as for gantry_experts_e8_planar, with z = 2 of a grid for another product of the same input as the kernels of
-// decode_experts.cu have it, here a number at the end: `products`, 1 or 2. Grid: any number of groups, which share the rows.
-#define DECODE_E8_EXPERTS(name, TOKENS, WARPS, GROUPS, DEPTH) \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS, GROUPS) \
+// Arguments as for gantry_experts_e8_planar, and for another product of the same input as the kernels of decode_experts.cu have them;
+// `products`, at the end, says whether there is one (1 or 2). Grid: x = any number of groups, which share the rows.
+#define DECODE_E8_EXPERTS(name, TOKENS, WARPS, DEPTH) \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) \
     name(const uchar *RESTRICT base, const ulong *RESTRICT at, const uint *RESTRICT codebook, const uint *RESTRICT ids, \
          const uint *RESTRICT tiles, const uint *RESTRICT pairs, const uchar *RESTRICT xq, const float *RESTRICT xs, \
          const float *RESTRICT scale, float *RESTRICT y, const ulong *RESTRICT more_at, const float *RESTRICT more_scale, \
@@ -162,11 +165,10 @@ struct experts {
         e8::product<TOKENS, DEPTH>::run(job, codebook, shared); \
     }
 
-#ifndef DECODE_E8_OTHERS
-DECODE_E8(gantry_decode_e8_planar_1, 1, 20, 1, 2)
-DECODE_E8(gantry_decode_e8_planar_2, 2, 16, 1, 2)
-DECODE_E8(gantry_decode_e8_planar_4, 4, 12, 1, 2)
-DECODE_E8(gantry_decode_e8_planar_8, 8, 8, 1, 2)
-DECODE_E8_EXPERTS(gantry_decode_experts_e8_planar_1, 1, 16, 1, 2)
-DECODE_E8_EXPERTS(gantry_decode_experts_e8_planar_4, 4, 12, 1, 2)
-#endif
+// Warps of a group: as many as there are registers for.
+DECODE_E8(gantry_decode_e8_planar_1, 1, 20, 2)
+DECODE_E8(gantry_decode_e8_planar_2, 2, 16, 2)
+DECODE_E8(gantry_decode_e8_planar_4, 4, 12, 2)
+DECODE_E8(gantry_decode_e8_planar_8, 8, 8, 2)
+DECODE_E8_EXPERTS(gantry_decode_experts_e8_planar_1, 1, 16, 2)
+DECODE_E8_EXPERTS(gantry_decode_experts_e8_planar_4, 4, 12, 2)

@@ -145,8 +145,10 @@ DEVICE void decode(uint (&q)[8], uint low, uint high, uint word, const looked_up
 }
 
 // A job multiplies matrices of one shape, `rows` by `units`: at(m) tells where matrix m begins, after the job's bytes, and its first
-// row; row(token) is where activations are, store(row, token, value) takes what came of it. begin(m) is called before those of
-// another matrix. ALONE: there is one, which does not depend on the kernel before.
+// row (MISSING: it is not here, and nothing is stored); row(token) is where activations are, store(row, token, value) takes what came of
+// it. begin(m) is called before those of another matrix. ALONE: there is one, which does not depend on the kernel before.
+//
+// The chunks of a row are the warps of a slot, which goes through rows in tiles.
 constexpr ulong MISSING = ~(ulong)0;
 struct matrix {
     ulong at;

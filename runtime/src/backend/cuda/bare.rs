@@ -97,7 +97,9 @@ pub fn hash_rate(container: &Container, arena: &DeviceMemory) -> Result<f64> {
         begin.record(&stream)?;
         // SAFETY: each stretch lies in the arena, which has room behind it, and has a description and a value; all of
         // them outlive the stream's work, which is waited for.
-        unsafe { kernel.launch(&stream, [hashed.len() as u32, 1, 1], kernel.group(), Start::After, &args) }?;
+        unsafe {
+            kernel.launch(&stream, [hashed.len() as u32, 1, 1], (kernel.group(), 0), Start::After, &args)
+        }?;
         end.record(&stream)?;
         end.synchronize()?;
         best = best.min(begin.until(&end)?);

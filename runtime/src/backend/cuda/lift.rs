@@ -166,7 +166,7 @@ impl CudaLift {
         let groups = hashed.len() as u32;
         // SAFETY: each stretch lies in the arena, which has room behind it, and has a description and a value; all
         // of them outlive the stream.
-        unsafe { card.kernel.launch(stream, [groups, 1, 1], card.kernel.group(), Start::After, &args) }?;
+        unsafe { card.kernel.launch(stream, [groups, 1, 1], (card.kernel.group(), 0), Start::After, &args) }?;
         Ok(())
     }
 }
