@@ -15,8 +15,19 @@ type Status = c_int;
 /// `CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK`: the group of a kernel, which its launch bounds state.
 const MAX_THREADS: c_int = 0;
 
-/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
-const MAX_ROOM: c_int = 8;
+/// `CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES`, `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`, and
+/// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`.
+const OWN_SHARED: c_int = 1;
+const MAX_SHARED: c_int = 8;
+const CARD_SHARED: c_int = 97;
+
+/// Bytes of shared memory that a group of `threads` needs beside what the kernel declares.
+fn shared_of(kernel: &str, threads: u32) -> u32 {
+    let e8 = ["gantry_decode_e8_planar_", "gantry_decode_experts_e8_planar_"];
+    let tokens = e8.iter().find_map(|start| kernel.strip_prefix(start)?.parse::<u32>().ok());
+    let tables = tokens.map(|tokens| 256 * 256 + threads / 32 * ((8 * 36 + 2 * 8) * 4 * tokens + 32 * 16));
+    tables.unwrap_or_else(|| gantry_kernels::room::room(kernel))
+}
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR`.
 const CAPABILITY: [c_int; 2] = [75, 76];
@@ -71,8 +82,16 @@ struct Driver {
 pub(crate) struct Cuda {
     driver: Driver,
     context: Ptr,
-    /// Kernels by name, and the size of their groups.
-    kernels: BTreeMap<String, (Ptr, u32)>,
+    /// By name.
+    kernels: BTreeMap<String, Kernel>,
+}
+
+/// A kernel, the threads of its groups, and the shared memory that one may have beside what it declares.
+#[derive(Clone, Copy)]
+struct Kernel {
+    kernel: Ptr,
+    group: u32,
+    room: u32,
 }
 
 // SAFETY: handles of the driver are good on any thread that has made their context its own, which `run` and the others
@@ -99,19 +118,22 @@ fn check(status: Status, what: &str) {
 
 /// 10 x major + minor of the first device.
 pub(crate) fn generation() -> u32 {
+    let [major, minor] = CAPABILITY.map(|which| of_card(which) as u32);
+    10 * major + minor
+}
+
+/// An attribute of the first device.
+fn of_card(which: c_int) -> c_int {
     let library = Library::open("libcuda.so.1").expect("the CUDA driver");
-    // SAFETY: each name is that of a function of this type in cuda.h; the driver writes one integer at each pointer.
+    // SAFETY: each name is that of a function of this type in cuda.h; the driver writes one integer at the pointer.
     unsafe {
         let init: unsafe extern "C" fn(c_uint) -> Status = library.symbol("cuInit").expect("cuInit");
         let get: unsafe extern "C" fn(*mut c_int, c_int, c_int) -> Status =
             library.symbol("cuDeviceGetAttribute").expect("cuDeviceGetAttribute");
         check(init(0), "cuInit");
-        let [major, minor] = CAPABILITY.map(|which| {
-            let mut value = 0;
-            check(get(&mut value, which, 0), "cuDeviceGetAttribute");
-            value as u32
-        });
-        10 * major + minor
+        let mut value = 0;
+        check(get(&mut value, which, 0), "cuDeviceGetAttribute");
+        value
     }
 }
 
@@ -165,11 +187,11 @@ impl Cuda {
                     let (mut kernel, mut group) = (null_mut(), 0);
                     check(function(&mut kernel, module, symbol.as_ptr()), &name);
                     check((driver.attribute)(&mut group, MAX_THREADS, kernel), &name);
-                    let room = gantry_kernels::room::room(&name);
-                    if room > 0 {
-                        check((driver.set_attribute)(kernel, MAX_ROOM, room as c_int), &name);
-                    }
-                    kernels.insert(name, (kernel, group as u32));
+                    let mut own = 0;
+                    check((driver.attribute)(&mut own, OWN_SHARED, kernel), &name);
+                    let room = of_card(CARD_SHARED) - own;
+                    check((driver.set_attribute)(kernel, MAX_SHARED, room), &name);
+                    kernels.insert(name, Kernel { kernel, group: group as u32, room: room as u32 });
                 }
             }
             Cuda { driver, context, kernels }
@@ -263,7 +285,8 @@ impl Device for Cuda {
     #[track_caller]
     fn run(&self, name: &str, (grid, threads): ([usize; 3], Option<usize>), args: &[Value<'_, Memory>]) {
         self.make_current();
-        let (kernel, group) = *self.kernels.get(name).unwrap_or_else(|| panic!("no kernel {name}"));
+        let Kernel { kernel, group, room } =
+            *self.kernels.get(name).unwrap_or_else(|| panic!("no kernel {name}"));
         let mut maps: Vec<Option<Map>> = args
             .iter()
             .map(|arg| match arg {
@@ -287,14 +310,16 @@ impl Device for Cuda {
         });
         let mut params: Vec<Ptr> = params.collect();
         let group = threads.map_or(group, |n| n as c_uint);
-        let room = gantry_kernels::room::room(name);
+        // As many as there are, where a card has fewer.
+        let shared = shared_of(name, group).min(room);
         let [x, y, z] = grid.map(|n| n as c_uint);
         let extra = null::<Ptr>().cast_mut();
         // SAFETY: each argument has a word, of which the kernel reads the low bytes that are its own; buffers live until
         // the kernel has ended.
         unsafe {
             let params = params.as_mut_ptr();
-            let status = (self.driver.launch)(kernel, x, y, z, group, 1, 1, room, null_mut(), params, extra);
+            let status =
+                (self.driver.launch)(kernel, x, y, z, group, 1, 1, shared, null_mut(), params, extra);
             check(status, name);
             check((self.driver.synchronize)(), name);
         }

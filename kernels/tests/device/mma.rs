@@ -1,5 +1,6 @@
 //! Matrix instructions, on a CUDA device only. Int8 with a scale per row: the CPU's bits; with a scale per 32, `q8_0.split`
-//! and E8: the bits of the order that `kernels/cuda/mma.cuh` states, which are within 1e-6 of Σ|w·x| of the CPU's.
+//! and E8: the bits of the order that `kernels/cuda/mma.cuh` states, or for few tokens by E8 `decode_e8.cuh`, which are
+//! within 1e-6 of Σ|w·x| of the CPU's.
 
 use gantry_formats::block::iq3xxs_grid;
 use gantry_formats::layout::{Layout, Order, Scales};
@@ -25,7 +26,14 @@ fn is_resident(kernel: &str) -> bool {
 fn all_kernels(layout: Layout) -> Vec<(&'static str, usize, usize)> {
     match layout {
         Layout::Q8_0Split { .. } => vec![("gantry_tiles_q8_0_split", 128, 64)],
-        Layout::E8Planar { .. } => vec![("gantry_tiles_e8_planar", 128, 64)],
+        // Those for few tokens have any number of groups.
+        Layout::E8Planar { .. } => vec![
+            ("gantry_decode_e8_planar_1", 40, 1),
+            ("gantry_decode_e8_planar_2", 16, 2),
+            ("gantry_decode_e8_planar_4", 70, 4),
+            ("gantry_decode_e8_planar_8", 16, 8),
+            ("gantry_tiles_e8_planar", 128, 64),
+        ],
         Layout::I8 { order: Order::NvA32, scales: Scales::Block32, .. } => vec![
             ("gantry_decode_i8_block32_8", 16, 8),
             ("gantry_decode_i8_block32_16", 16, 16),
@@ -116,7 +124,39 @@ fn block(w: &Stored, row: usize, b: usize) -> ([i32; 32], f32) {
     }
 }
 
-/// An output in the order that the kernels state.
+/// Whether a kernel adds in the order of those for few tokens by E8.
+fn few_e8(kernel: &str) -> bool {
+    kernel.contains("decode") && kernel.contains("e8_planar")
+}
+
+/// An output in the order that `decode_e8.cuh` states.
+fn in_pairs(w: &Stored, row: usize, input: &Input, token: usize) -> f32 {
+    let (quants, scales) = input.q8();
+    let (blocks, units) = (w.cols / 32, w.cols / 256);
+    let fits = |chunk: &usize| units.next_multiple_of(*chunk) * 8 <= units * 9;
+    let chunk = [8, 4, 2].into_iter().find(fits).unwrap_or(1);
+    let scaled = |b: usize| {
+        let (q, d) = block(w, row, b);
+        let x = &quants[(token * blocks + b) * 32..][..32];
+        let whole: i32 = q.iter().zip(x).map(|(q, x)| q * i32::from(*x)).sum();
+        // Exact in f64, then rounded once.
+        ((f64::from(whole) * f64::from(d)) as f32, scales[token * blocks + b])
+    };
+    let mut total = 0f32;
+    for first in (0..units).step_by(chunk) {
+        let mut sums = [0f32; 4];
+        for unit in first..units.min(first + chunk) {
+            for (t, sum) in sums.iter_mut().enumerate() {
+                let [(p0, x0), (p1, x1)] = [0, 1].map(|j| scaled(8 * unit + 2 * t + j));
+                *sum += p1.mul_add(x1, p0 * x0);
+            }
+        }
+        total += (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    }
+    total
+}
+
+/// An output in the order that the other kernels state.
 fn in_order(w: &Stored, row: usize, input: &Input, token: usize) -> f32 {
     let (quants, scales) = input.q8();
     let blocks = w.cols / 32;
@@ -137,8 +177,8 @@ fn in_order(w: &Stored, row: usize, input: &Input, token: usize) -> f32 {
     total
 }
 
-/// What the kernels shall give: rows `first` and on of the matrix, for each token.
-fn truth(w: &Stored, first: usize, rows: usize, input: &Input, n: usize) -> Vec<f32> {
+/// What a kernel shall give: rows `first` and on of the matrix, for each token.
+fn truth(kernel: &str, w: &Stored, (first, rows): (usize, usize), input: &Input, n: usize) -> Vec<f32> {
     if matches!(w.layout, Layout::I8 { scales: Scales::Channel, .. }) {
         // The CPU takes whole tiles, or rows to the end.
         let all = w.rows - first;
@@ -146,7 +186,8 @@ fn truth(w: &Stored, first: usize, rows: usize, input: &Input, n: usize) -> Vec<
         gemm(Isa::PORTABLE, &Pool::new(1), &w.view().row_range(first..w.rows), input.cpu(), &mut y);
         return y.chunks(all).flat_map(|y| y[..rows].to_vec()).collect();
     }
-    (0..n * rows).map(|i| in_order(w, first + i % rows, input, i / rows)).collect()
+    let output = if few_e8(kernel) { in_pairs } else { in_order };
+    (0..n * rows).map(|i| output(w, first + i % rows, input, i / rows)).collect()
 }
 
 /// y of a kernel, rows of `width` with the outputs from `start` on.
@@ -203,21 +244,28 @@ fn product(
 /// The product of rows from `first` on with n tokens, by each kernel of the layout.
 fn check(w: &Stored, (first, rows): (usize, usize), x: &[f32], n: usize, with: bool) {
     let input = Input::new(w.view().activations(), x, w.cols);
-    let mut want = truth(w, first, rows, &input, n);
     let bias: Vec<f32> = (0..rows).map(|i| i as f32 / 7.0 - 3.0).collect();
     let (scale, bias) = if with { (Some(0.37), Some(&bias[..])) } else { (None, None) };
-    for (i, y) in want.iter_mut().enumerate() {
-        *y = scale.map_or(*y, |s| *y * s);
-        *y = bias.map_or(*y, |b| *y + b[i % rows]);
-    }
+    let wanted = |kernel: &str| {
+        let mut want = truth(kernel, w, (first, rows), &input, n);
+        for (i, y) in want.iter_mut().enumerate() {
+            *y = scale.map_or(*y, |s| *y * s);
+            *y = bias.map_or(*y, |b| *y + b[i % rows]);
+        }
+        want
+    };
     let (width, start) = (rows + 5, 3);
     let untouched = poison(1)[0].to_bits();
-    let few = |name: &str| name.starts_with("gantry_decode") && name.ends_with("_8");
+    let few = |name: &str| name.starts_with("gantry_decode_i8") && name.ends_with("_8");
     let ways = kernels(w.layout).into_iter().flat_map(|(name, own, tokens)| match few(name) {
         true => shared(w.cols).into_iter().map(|(own, t)| ((name, own, tokens), Some(t))).collect(),
         false => vec![((name, own, tokens), None)],
     });
+    let (mut want, mut of) = (Vec::new(), None);
     for (kernel, threads) in ways {
+        if of != Some(few_e8(kernel.0)) {
+            (want, of) = (wanted(kernel.0), Some(few_e8(kernel.0)));
+        }
         let y = product((kernel, threads), w, (first, rows), (&input, n), (scale, bias), (width, start));
         let what = format!(
             "{} {} x {}, rows {first} and {rows} on, {n} tokens, {threads:?} threads",
@@ -271,11 +319,13 @@ fn the_order_of_sums_is_near_the_processors() {
         let mut y = poison(5);
         gemm(Isa::PORTABLE, &Pool::new(1), &w.view(), input.cpu(), &mut y);
         for (row, y) in y.into_iter().enumerate() {
-            let own = in_order(&w, row, &input, 0);
-            assert!(
-                (own - y).abs() <= 1e-6 * size(&w.view(), row, &x),
-                "{layout} [{row}]: {own:e} for {y:e}"
-            );
+            let few = layout.is_e8().then(|| in_pairs(&w, row, &input, 0));
+            for own in few.into_iter().chain([in_order(&w, row, &input, 0)]) {
+                assert!(
+                    (own - y).abs() <= 1e-6 * size(&w.view(), row, &x),
+                    "{layout} [{row}]: {own:e} for {y:e}"
+                );
+            }
         }
     }
 }
@@ -421,14 +471,20 @@ fn experts_have_the_bits_of_their_order() {
             };
             // In tiles of many; of few tokens each pair alone, or tiles of 8 and another product of the same input, of rows 0 on.
             let few = grouped(&ids, &at, used, 8);
-            let mut runs = vec![("tiles", Some((&tiles, &pairs)), false)];
-            if stored[0].int8().is_some() {
-                runs.extend([("decode", None, false), ("decode", Some((&few.1, &few.0)), true)]);
+            let e8 = layout.is_e8();
+            let mut runs = vec![("tiles", "", Some((&tiles, &pairs)), false)];
+            if e8 {
+                runs.extend([("decode", "_1", None, true), ("decode", "_4", None, false)]);
+                runs.push(("decode", "_4", Some((&few.1, &few.0)), true));
+            } else if stored[0].int8().is_some() {
+                runs.extend([("decode", "", None, false), ("decode", "", Some((&few.1, &few.0)), true)]);
             }
-            let [wants, others] = [first, 0].map(|first| {
-                stored.iter().map(|w| truth(w, first, rows, &input, x_rows)).collect::<Vec<_>>()
-            });
-            for (kind, lists, both) in runs {
+            for (kind, of, lists, both) in runs {
+                let kernel = format!("gantry_{kind}_experts_{}{end}{of}", stored[0].name());
+                let [wants, others] = [first, 0].map(|first| {
+                    let truth = |w| truth(&kernel, w, (first, rows), &input, x_rows);
+                    stored.iter().map(truth).collect::<Vec<_>>()
+                });
                 let mut y = poison(all * width);
                 let mut args = vec![read(&bytes), read(&at)];
                 args.extend(stored[0].codebook());
@@ -451,15 +507,18 @@ fn experts_have_the_bits_of_their_order() {
                 args.extend([width, start].map(|v| Arg::U64(v as u64)));
                 args.extend(u32s([all, used, experts, rows, cols, usize::from(x_per_pair)]));
                 args.extend(order);
-                let kernel = format!("gantry_{kind}_experts_{}{end}", stored[0].name());
-                let count = lists.map_or(all, |l| l.0.len() / 3);
-                let (each, threads) = match decodes {
-                    true => shared(cols).first().map(|(rows, threads)| (*rows, Some(*threads))),
-                    false => Some((128, None)),
+                let (products, count) = (1 + usize::from(both), lists.map_or(all, |l| l.0.len() / 3));
+                if decodes && e8 {
+                    args.extend(u32s([products]));
+                    launch(&kernel, [5, 1, 1], &mut args);
+                } else {
+                    let (each, threads) = match decodes {
+                        true => shared(cols).first().map(|(rows, threads)| (*rows, Some(*threads))),
+                        false => Some((128, None)),
+                    }
+                    .expect("a way to share");
+                    launch_groups(&kernel, ([groups(rows, each), count, products], threads), &mut args);
                 }
-                .expect("a way to share");
-                let grid = [groups(rows, each), count, 1 + usize::from(both)];
-                launch_groups(&kernel, (grid, threads), &mut args);
                 drop(args);
                 for (pair, y) in y.chunks(width).enumerate() {
                     let e = ids[pair] as usize;

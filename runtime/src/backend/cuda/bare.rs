@@ -80,7 +80,7 @@ fn copy(to: &DeviceMemory, at: u64, from: &[u8], stream: &Stream) -> Result<(), 
 #[allow(unsafe_code, reason = "a launch")]
 pub fn hash_rate(container: &Container, arena: &DeviceMemory) -> Result<f64> {
     let context = arena.context();
-    let kernel = Module::new(context, FATBIN)?.function("gantry_blake3", 0)?;
+    let kernel = Module::new(context, FATBIN)?.function("gantry_blake3")?;
     let hashed: Vec<Hashed> = container
         .stretches(0)
         .map(|s| Hashed::of(container, &s, container.table().blobs()[s.blob].offset + s.offset))
@@ -97,7 +97,9 @@ pub fn hash_rate(container: &Container, arena: &DeviceMemory) -> Result<f64> {
         begin.record(&stream)?;
         // SAFETY: each stretch lies in the arena, which has room behind it, and has a description and a value; all of
         // them outlive the stream's work, which is waited for.
-        unsafe { kernel.launch(&stream, [hashed.len() as u32, 1, 1], kernel.group(), Start::After, &args) }?;
+        unsafe {
+            kernel.launch(&stream, [hashed.len() as u32, 1, 1], (kernel.group(), 0), Start::After, &args)
+        }?;
         end.record(&stream)?;
         end.synchronize()?;
         best = best.min(begin.until(&end)?);

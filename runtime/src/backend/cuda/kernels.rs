@@ -6,6 +6,22 @@ use gantry_kernels::room::room;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+/// What a group of a launch has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Group {
+    /// Threads, where they are fewer than the kernel was compiled for.
+    pub(super) threads: Option<usize>,
+    /// Bytes of shared memory beside what the kernel declares.
+    pub(super) shared: usize,
+}
+
+impl Group {
+    /// A group of so many threads.
+    pub(super) fn of(threads: usize) -> Self {
+        Self { threads: Some(threads), shared: 0 }
+    }
+}
+
 /// The kernels of a card.
 pub(super) struct Kernels {
     module: Arc<Module>,
@@ -23,12 +39,12 @@ impl Kernels {
         if let Some(function) = known {
             return Ok(function);
         }
-        let function = self.module.function(name, room(name))?;
+        let function = self.module.function(name)?;
         self.found.write().unwrap_or_else(PoisonError::into_inner).insert(name, function.clone());
         Ok(function)
     }
 
-    /// Gives a kernel to a stream: groups of `threads`, or of as many as it was compiled for.
+    /// Gives a kernel to a stream.
     ///
     /// # Safety
     /// As [`Function::launch`]; all kernels begin with `BEGIN`.
@@ -38,16 +54,17 @@ impl Kernels {
         stream: &Stream,
         name: &'static str,
         grid: [usize; 3],
-        threads: Option<usize>,
+        group: Group,
         args: &Args,
     ) -> Result<(), CudaError> {
         let function = self.function(name)?;
         let all = function.group();
-        let group = threads.and_then(|n| u32::try_from(n).ok()).map_or(all, |n| n.min(all));
+        let threads = group.threads.and_then(|n| u32::try_from(n).ok()).map_or(all, |n| n.min(all));
+        let shared = u32::try_from(group.shared).unwrap_or(u32::MAX).max(room(name)).min(function.shared());
         // Sizes of buffers are below 2^31, so that counts of groups fit.
         let grid = grid.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
         // SAFETY: the caller's promise.
-        unsafe { function.launch(stream, grid, group, Start::Early, &args.0) }
+        unsafe { function.launch(stream, grid, (threads, shared), Start::Early, &args.0) }
     }
 }
 

@@ -132,7 +132,7 @@ impl CudaLift {
     /// [`CudaError::OutOfMemory`] says which has too little.
     pub(crate) fn new(cards: &[(Arc<Context>, u64)], threads: usize) -> Result<Self, CudaError> {
         let card = |(context, bytes): &(Arc<Context>, u64)| {
-            let kernel = Module::new(context, FATBIN)?.function("gantry_blake3", 0)?;
+            let kernel = Module::new(context, FATBIN)?.function("gantry_blake3")?;
             let arena = DeviceMemory::new(context, bytes.saturating_add(BEHIND), "a card's arena")?;
             let copies = Stream::new(context)?;
             let hashes = (0..HASHING).map(|_| Stream::new(context)).collect::<Result<_, CudaError>>()?;
@@ -166,7 +166,7 @@ impl CudaLift {
         let groups = hashed.len() as u32;
         // SAFETY: each stretch lies in the arena, which has room behind it, and has a description and a value; all
         // of them outlive the stream.
-        unsafe { card.kernel.launch(stream, [groups, 1, 1], card.kernel.group(), Start::After, &args) }?;
+        unsafe { card.kernel.launch(stream, [groups, 1, 1], (card.kernel.group(), 0), Start::After, &args) }?;
         Ok(())
     }
 }

@@ -11,6 +11,7 @@ mod choose;
 mod driver;
 mod exchange;
 mod experts;
+mod few_e8;
 mod fused;
 mod kernels;
 mod lift;

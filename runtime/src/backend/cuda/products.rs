@@ -1,9 +1,9 @@
 //! Products with matrices, one or those of experts, and routing.
 
 use super::driver::TensorMap;
-use super::kernels::{Args, groups};
+use super::kernels::{Args, Group, groups};
 use super::loaded::{Loaded, wrong};
-use super::registry::{self, Card};
+use super::registry;
 use super::steps::{Around, Runner, no_kernel, planes};
 use crate::Result;
 use crate::model::program::{
@@ -57,7 +57,7 @@ impl Runner {
         y: Columns,
         n: usize,
     ) -> Result<()> {
-        let card = Card::of(loaded.context.info());
+        let card = loaded.context.info();
         let product = registry::gemm(weight.layout, [weight.rows.len(), weight.cols], n, card);
         let product = product.ok_or_else(|| no_kernel(weight))?;
         let form = form(weight)?;
@@ -78,12 +78,13 @@ impl Runner {
         long.extend([loaded.program.values(y.buffer), y.start]);
         let mut int = vec![n, weight.rows.len(), weight.cols];
         int.extend(form.order);
-        let mut grid = [groups(weight.rows.len(), product.rows), groups(n, product.tokens), 1];
+        let across = product.spread.unwrap_or_else(|| groups(weight.rows.len(), product.rows));
+        let mut grid = [across, groups(n, product.tokens), 1];
         if product.resident.is_some() {
-            grid = [(grid[0] * grid[1]).min(card.processors), 1, 1];
+            grid = [(grid[0] * grid[1]).min((card.processors as usize).max(1)), 1, 1];
         }
         let args = Args::maps(&maps).and_at(&addresses).long(&long).int(&int);
-        self.launch_groups(loaded, product.kernel, (grid, product.threads), &args)
+        self.launch_groups(loaded, product.kernel, (grid, product.group), &args)
     }
 
     /// What resident kernels (`kernels/cuda/resident.cuh`) are told of weights and of activations.
@@ -153,13 +154,14 @@ impl Runner {
         let kernels = |n: usize| -> Result<Vec<registry::Product>> {
             let kernel = |p: &ExpertProduct| {
                 let first = p.weights.copy(0, 0).ok_or_else(none)?;
-                registry::experts(first.layout, first.cols, n).ok_or_else(|| no_kernel(first))
+                registry::experts(first.layout, first.cols, n, loaded.context.info())
+                    .ok_or_else(|| no_kernel(first))
             };
             products.iter().map(kernel).collect()
         };
         let mut chosen = kernels(n)?;
         if chosen.iter().any(|k| k.tokens != chosen[0].tokens) {
-            chosen = kernels(1)?;
+            chosen = kernels(n.min(super::plan::FEW))?;
         }
         if n > 1 || held.turns != 0 {
             let most = chosen[0].tokens;
@@ -189,7 +191,7 @@ impl Runner {
             long.extend([first.rows.start, held.step]);
             long.extend(form.stored_rows);
             let mut both = 1;
-            if chosen.shares {
+            if chosen.pairs {
                 // Another product of the same input goes along: gates and ups.
                 let other = rest.next_if(|(p, _)| {
                     let (x, y) = (p.x == product.x, p.y.buffer == product.y.buffer);
@@ -214,13 +216,20 @@ impl Runner {
             let mut int = vec![all, used, experts, first.rows.len(), first.cols, per_pair.into()];
             int.extend(form.order);
             let shape = [first.rows.len(), first.cols];
-            let (rows, threads) = match chosen.shares.then(|| registry::share(shape, count * both)) {
-                Some((rows, threads)) => (rows, Some(threads)),
-                None => (chosen.rows, chosen.threads),
+            let (rows, group) = match chosen.shares.then(|| registry::share(shape, count * both)) {
+                Some((rows, threads)) => (rows, Group::of(threads)),
+                None => (chosen.rows, chosen.group),
             };
-            let grid = [groups(first.rows.len(), rows), count, both];
+            // Groups that share all rows are told of both; others are one after another.
+            let grid = match chosen.spread {
+                Some(groups) => {
+                    int.push(both);
+                    [groups, 1, 1]
+                }
+                None => [groups(first.rows.len(), rows), count, both],
+            };
             let args = Args::at(&addresses).long(&long).int(&int);
-            self.launch_groups(loaded, chosen.kernel, (grid, threads), &args)?;
+            self.launch_groups(loaded, chosen.kernel, (grid, group), &args)?;
         }
         Ok(())
     }

@@ -1,6 +1,8 @@
 //! Kernels by step and layout.
 
 use super::driver::CardInfo;
+use super::few_e8;
+use super::kernels::Group;
 use crate::model::program::StepKind;
 use gantry_formats::block::GgmlType;
 use gantry_formats::layout::{Layout, Order, Scales};
@@ -11,33 +13,30 @@ pub(super) struct Product {
     pub(super) kernel: &'static str,
     pub(super) rows: usize,
     pub(super) tokens: usize,
-    /// Threads of a group, where they are fewer than all.
-    pub(super) threads: Option<usize>,
-    /// Whether its groups share rows as [`share`] says. A launch of experts then takes two products of one input.
+    /// What a group has, where it is not as the kernel was compiled.
+    pub(super) group: Group,
+    /// Groups that share all rows, where a group has no rows of its own.
+    pub(super) spread: Option<usize>,
+    /// Whether a launch of experts takes two products of one input.
+    pub(super) pairs: bool,
+    /// Whether its groups share rows as [`share`] says.
     pub(super) shares: bool,
     /// Where groups stay on their multiprocessors, one on each, and are told by maps what they copy by tiles: bytes of a row
     /// of activations that are copied at once.
     pub(super) resident: Option<u32>,
 }
 
-/// What counts of a card where kernels are chosen.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Card {
-    /// As [`CardInfo::generation`](super::driver::CardInfo).
-    pub(super) generation: u32,
-    /// Multiprocessors.
-    pub(super) processors: usize,
+impl Product {
+    /// One whose groups have rows and tokens of their own, and are as the kernel was compiled.
+    pub(super) fn plain(kernel: &'static str, rows: usize, tokens: usize) -> Self {
+        let (group, spread, resident) = (Group::default(), None, None);
+        Self { kernel, rows, tokens, group, spread, pairs: false, shares: false, resident }
+    }
 }
 
-impl Card {
-    pub(super) fn of(info: &CardInfo) -> Self {
-        Self { generation: info.generation, processors: info.processors.max(1) as usize }
-    }
-
-    /// Whether kernels whose groups stay have code for it.
-    fn has_resident(self) -> bool {
-        self.generation == 90
-    }
+/// Whether kernels whose groups stay have code for a card.
+fn has_resident(card: &CardInfo) -> bool {
+    card.generation == 90
 }
 
 /// Most chunks that kernels with matrix instructions cut a row into, and most warps of a group: `CHUNKS` of `kernels/cuda/mma.cuh`.
@@ -158,7 +157,7 @@ const WARPGROUP_TILES: [(usize, usize, [&str; 2]); 3] = [
 
 /// The resident kernel, its tokens and its [`Product::resident`], where there is one: with the tiles that take the least time,
 /// all multiprocessors taking one after the other.
-fn resident(tiled: Tiled, rows: usize, n: usize, card: Card) -> Option<(&'static str, usize, u32)> {
+fn resident(tiled: Tiled, rows: usize, n: usize, card: &CardInfo) -> Option<(&'static str, usize, u32)> {
     let order = match tiled {
         Tiled::ChannelA32 => 0,
         Tiled::ChannelA64 => 1,
@@ -166,7 +165,8 @@ fn resident(tiled: Tiled, rows: usize, n: usize, card: Card) -> Option<(&'static
         Tiled::Q8 | Tiled::E8 => return None,
     };
     let time = |(tokens, each, _): &(usize, usize, [&str; 2])| {
-        (rows.div_ceil(RESIDENT_ROWS) * n.div_ceil(*tokens)).div_ceil(card.processors) * each
+        (rows.div_ceil(RESIDENT_ROWS) * n.div_ceil(*tokens)).div_ceil((card.processors as usize).max(1))
+            * each
     };
     WARPGROUP_TILES
         .iter()
@@ -175,25 +175,33 @@ fn resident(tiled: Tiled, rows: usize, n: usize, card: Card) -> Option<(&'static
 }
 
 /// The kernel that multiplies `n` tokens by `rows` rows of a matrix. Those of int8 in NVIDIA's orders give the same bits, whichever
-/// it is; with `q8_0.split` and E8 more than [`DECODED`] tokens are added in another order than fewer.
-pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize, card: Card) -> Option<Product> {
+/// it is; with `q8_0.split` more than [`DECODED`] tokens, with `e8.planar` more than [`UNGROUPED`], are added in another order than
+/// fewer.
+pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize, card: &CardInfo) -> Option<Product> {
     let [portable, _] = product(layout)?;
     let many = rows > MANY;
     let tiled = tiled(layout, cols);
-    let many_tokens = tiled.filter(|_| n > DECODED && card.has_resident());
+    if tiled == Some(Tiled::E8)
+        && n <= UNGROUPED
+        && let Some(few) = few_e8::gemm(cols, n, card)
+    {
+        return Some(few);
+    }
+    let many_tokens = tiled.filter(|_| n > DECODED && has_resident(card));
     if let Some((kernel, tokens, span)) = many_tokens.and_then(|tiled| resident(tiled, rows, n, card)) {
-        let resident = Some(span);
-        return Some(Product { kernel, rows: RESIDENT_ROWS, tokens, threads: None, shares: false, resident });
+        return Some(Product { resident: Some(span), ..Product::plain(kernel, RESIDENT_ROWS, tokens) });
     }
     let (own, threads) = share([rows, cols], 1);
-    let shares = n <= FEW && !matches!(tiled, None | Some(Tiled::Q8 | Tiled::E8));
+    let few = |kernel| {
+        Some(Product { group: Group::of(threads), shares: true, ..Product::plain(kernel, own, FEW) })
+    };
     let (kernel, rows, tokens) = match tiled {
-        Some(Tiled::Block32) if n <= FEW => ("gantry_decode_i8_block32_8", own, FEW),
+        Some(Tiled::Block32) if n <= FEW => return few("gantry_decode_i8_block32_8"),
         Some(Tiled::Block32) if n <= 16 && many => ("gantry_decode_i8_block32_16_many", 32, 16),
         Some(Tiled::Block32) if n <= 16 => ("gantry_decode_i8_block32_16", 16, 16),
         Some(Tiled::Block32) if n <= DECODED => ("gantry_decode_i8_block32_32", 16, 32),
         Some(Tiled::Block32) => ("gantry_tiles_i8_block32", 128, 64),
-        Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= FEW => ("gantry_decode_i8_channel_8", own, FEW),
+        Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= FEW => return few("gantry_decode_i8_channel_8"),
         Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= 16 => ("gantry_decode_i8_channel_16", 16, 16),
         Some(Tiled::ChannelA32 | Tiled::ChannelA64) if n <= DECODED && many => {
             ("gantry_decode_i8_channel_32_many", 32, 32)
@@ -204,17 +212,22 @@ pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize, card: Car
         Some(Tiled::ChannelA32) => ("gantry_tiles_i8_channel_a32", 128, 128),
         Some(Tiled::ChannelA64) => ("gantry_tiles_i8_channel_a64", 128, 128),
         Some(Tiled::Q8) if n > DECODED => ("gantry_tiles_q8_0_split", 128, 64),
-        Some(Tiled::E8) if n > DECODED => ("gantry_tiles_e8_planar", 128, 64),
+        Some(Tiled::E8) if n > UNGROUPED => ("gantry_tiles_e8_planar", 128, 64),
         _ => (portable, 16, 8),
     };
-    Some(Product { kernel, rows, tokens, threads: shares.then_some(threads), shares, resident: None })
+    Some(Product::plain(kernel, rows, tokens))
 }
 
-/// The kernel that multiplies `n` tokens by matrices of experts; `tokens` are the pairs of a tile. Those of few tokens share rows as
-/// [`share`] says.
-pub(super) fn experts(layout: Layout, cols: usize, n: usize) -> Option<Product> {
+/// The kernel that multiplies `n` tokens by matrices of experts; `tokens` are the pairs of a tile.
+pub(super) fn experts(layout: Layout, cols: usize, n: usize, card: &CardInfo) -> Option<Product> {
     let [_, portable] = product(layout)?;
     let tiled = tiled(layout, cols);
+    if tiled == Some(Tiled::E8)
+        && n <= UNGROUPED
+        && let Some(few) = few_e8::experts(cols, n, card)
+    {
+        return Some(few);
+    }
     let few = match tiled {
         Some(Tiled::Block32) => Some("gantry_decode_experts_i8_block32"),
         Some(Tiled::ChannelA32) => Some("gantry_decode_experts_i8_channel_a32"),
@@ -229,13 +242,9 @@ pub(super) fn experts(layout: Layout, cols: usize, n: usize) -> Option<Product> 
         Tiled::E8 => "gantry_tiles_experts_e8_planar",
     });
     Some(match (few, many) {
-        (_, Some(kernel)) if n > UNGROUPED => {
-            Product { kernel, rows: 128, tokens: 64, threads: None, shares: false, resident: None }
-        }
-        (Some(kernel), _) => {
-            Product { kernel, rows: 16, tokens: FEW, threads: None, shares: true, resident: None }
-        }
-        _ => Product { kernel: portable, rows: 16, tokens: 8, threads: None, shares: false, resident: None },
+        (_, Some(kernel)) if n > UNGROUPED => Product::plain(kernel, 128, 64),
+        (Some(kernel), _) => Product { pairs: true, shares: true, ..Product::plain(kernel, 16, FEW) },
+        _ => Product::plain(portable, 16, 8),
     })
 }
 
@@ -245,6 +254,11 @@ mod tests {
     use gantry_formats::target::TARGETS;
     use std::collections::BTreeSet;
     use std::path::Path;
+
+    fn card(generation: u32) -> CardInfo {
+        let (name, memory) = ("some".into(), 1 << 30);
+        CardInfo { card: 0, name, generation, processors: 132, shared: 232_448, memory, driver: 13_000 }
+    }
 
     /// All words of the files of a folder that begin like kernels.
     fn words(folder: &str, ends: &[&str]) -> BTreeSet<String> {
@@ -309,7 +323,6 @@ mod tests {
     #[test]
     fn tiles_of_warpgroups_fill_the_multiprocessors() {
         let layout = Layout::i8(Order::NvA64, Scales::Channel).expect("a layout");
-        let card = Card { generation: 90, processors: 132 };
         for ([rows, n], tokens) in [
             ([16384, 2048], 256),
             ([8192, 512], 256),
@@ -319,7 +332,7 @@ mod tests {
             ([4096, 256], 64),
             ([640, 129], 64),
         ] {
-            let chosen = gemm(layout, [rows, 4096], n, card).expect("a product");
+            let chosen = gemm(layout, [rows, 4096], n, &card(90)).expect("a product");
             assert_eq!(chosen.resident, Some(128));
             assert_eq!(chosen.tokens, tokens, "{rows} rows by {n} tokens");
             assert!(chosen.kernel.ends_with(&format!("a64_{tokens}")), "{chosen:?}");
@@ -341,24 +354,25 @@ mod tests {
             let Some([portable, portable_experts]) = product(layout) else { continue };
             for n in [1, 8, 9, 32, 33, DECODED, DECODED + 1, 4096] {
                 let instructed = match layout {
-                    Layout::I8 { order: Order::NvA32, .. } => true,
-                    Layout::Q8_0Split { .. } | Layout::E8Planar { .. } => n > DECODED,
+                    Layout::I8 { order: Order::NvA32, .. } | Layout::E8Planar { .. } => true,
+                    Layout::Q8_0Split { .. } => n > DECODED,
                     _ => false,
                 };
                 // 96 columns do not fill a step of `nv_a64`.
-                for generation in [80, 90, 100, 120] {
-                    let card = Card { generation, processors: 132 };
-                    let chosen = gemm(layout, [100, 96], n, card).expect("a product");
+                let cols = if layout.is_e8() { 256 } else { 96 };
+                for card in [80, 90, 100, 120].map(card) {
+                    let chosen = gemm(layout, [100, cols], n, &card).expect("a product");
                     assert_eq!(chosen.kernel != portable, instructed, "{layout}, {n} tokens: {chosen:?}");
-                    assert!(chosen.tokens >= 8 && chosen.rows >= 16);
+                    assert!(chosen.spread.is_some() || chosen.tokens >= 8 && chosen.rows >= 16);
+                    let generation = card.generation;
                     assert!(
                         chosen.resident.is_none() || generation == 90,
                         "{layout}, sm_{generation}: {chosen:?}"
                     );
                 }
-                let chosen = experts(layout, 96, n).expect("a product");
-                let few = matches!(layout, Layout::I8 { .. });
-                let instructed = tiled(layout, 96).is_some() && (n > UNGROUPED || few);
+                let chosen = experts(layout, cols, n, &card(90)).expect("a product");
+                let few = matches!(layout, Layout::I8 { .. } | Layout::E8Planar { .. });
+                let instructed = tiled(layout, cols).is_some() && (n > UNGROUPED || few);
                 assert_eq!(chosen.kernel != portable_experts, instructed, "{layout}, {n} tokens: {chosen:?}");
             }
         }

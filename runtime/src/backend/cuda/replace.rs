@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "a launch")]
 
 use super::driver::DeviceMemory;
-use super::kernels::Args;
+use super::kernels::{Args, Group};
 use super::lift::described;
 use super::loaded::{Loaded, wrong};
 use crate::Result;
@@ -29,7 +29,9 @@ impl Loaded {
         let args = Args::at(&[self.arena().address(), stretches.address(), values.address()]);
         // SAFETY: each stretch lies in the arena, which has room behind it, and has a description and a value; all of
         // them outlive the stream's work, which is waited for.
-        unsafe { self.kernels.launch(&self.aside, "gantry_blake3", [hashed.len(), 1, 1], None, &args) }?;
+        unsafe {
+            self.kernels.launch(&self.aside, "gantry_blake3", [hashed.len(), 1, 1], Group::default(), &args)
+        }?;
         let mut found = vec![0; 32 * hashed.len()];
         values.read(0, &mut found, &self.aside)?;
         Ok(found.as_chunks().0.to_vec())

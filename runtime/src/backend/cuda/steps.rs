@@ -5,7 +5,7 @@ use super::batch::Batch;
 use super::buffers::Buffers;
 use super::driver::{DeviceMemory, Staged, Stream};
 use super::exchange::Exchange;
-use super::kernels::{Args, groups, members};
+use super::kernels::{Args, Group, groups, members};
 use super::loaded::{Loaded, wrong};
 use super::registry;
 use super::sequence::CudaSequence;
@@ -50,15 +50,15 @@ impl Runner {
         grid: [usize; 3],
         args: &Args,
     ) -> Result<()> {
-        self.launch_groups(loaded, name, (grid, None), args)
+        self.launch_groups(loaded, name, (grid, Group::default()), args)
     }
 
-    /// Launches groups of fewer threads than the kernel was compiled for.
+    /// Launches groups that are not as the kernel was compiled.
     pub(super) fn launch_groups(
         &self,
         loaded: &Loaded,
         name: &'static str,
-        (grid, threads): ([usize; 3], Option<usize>),
+        (grid, group): ([usize; 3], Group),
         args: &Args,
     ) -> Result<()> {
         self.watch.around((&loaded.kernels, &self.stream), name, || {
@@ -66,7 +66,7 @@ impl Runner {
             // arena (checked when the program was prepared), tables are as long as the batch or the model they describe,
             // and buffers hold the largest batch, which runs do not exceed; all of it outlives the stream's work, for it
             // is freed only after the context is idle.
-            unsafe { loaded.kernels.launch(&self.stream, name, grid, threads, args) }
+            unsafe { loaded.kernels.launch(&self.stream, name, grid, group, args) }
         })?;
         Ok(())
     }
@@ -98,8 +98,8 @@ impl Runner {
                 let per_piece = weight.is_some_and(|w| loaded.program.vectors[w.0].cols > y.len);
                 let args = Args::at(&[at(x.buffer), loaded.vector(*weight), at(y.buffer)]);
                 let args = args.long(&place(x)).long(&place(y)).int(&[y.len, per_piece.into()]).float(*eps);
-                let threads = members(y.len.div_ceil(4));
-                self.launch_groups(loaded, "gantry_rms_norm", ([y.count, n, 1], Some(threads)), &args)
+                let group = Group::of(members(y.len.div_ceil(4)));
+                self.launch_groups(loaded, "gantry_rms_norm", ([y.count, n, 1], group), &args)
             }
             Step::LayerNorm { x, weight, bias, eps, y } => {
                 let vectors = [loaded.vector(Some(*weight)), loaded.vector(Some(*bias))];

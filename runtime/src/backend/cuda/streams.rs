@@ -1,6 +1,6 @@
 //! Steps on several residual streams.
 
-use super::kernels::{Args, groups, members};
+use super::kernels::{Args, Group, groups, members};
 use super::loaded::Loaded;
 use super::look_back::unsupported;
 use super::steps::{EACH, Runner};
@@ -18,8 +18,8 @@ impl Runner {
         let [q, scales] = quants;
         let addresses = [at(*x), add, inject, loaded.vector(Some(*gamma)), at(*y), q, scales];
         let args = Args::at(&addresses).long(&[inject_row]).int(&[buffer.rows, buffer.width]).float(*eps);
-        let threads = members(buffer.width.div_ceil(4));
-        self.launch_groups(loaded, "gantry_stream_norm", ([buffer.rows, n, 1], Some(threads)), &args)
+        let group = Group::of(members(buffer.width.div_ceil(4)));
+        self.launch_groups(loaded, "gantry_stream_norm", ([buffer.rows, n, 1], group), &args)
     }
 
     pub(super) fn streams(&self, loaded: &Loaded, step: &Step, n: usize) -> Result<()> {

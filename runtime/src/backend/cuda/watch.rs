@@ -1,7 +1,7 @@
 //! Who looks at launches: for their kernels' names, or for how long each takes on the card.
 
 use super::driver::{Arg, CudaError, Event, Stream};
-use super::kernels::{Args, Kernels};
+use super::kernels::{Args, Group, Kernels};
 use crate::backend::KernelTime;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -134,5 +134,5 @@ impl Watch {
 fn wait(kernels: &Kernels, stream: &Stream, time: Duration) -> Result<(), CudaError> {
     let args = Args::default().with(Arg::U64(time.as_nanos() as u64));
     // SAFETY: the kernel takes a number and no address.
-    unsafe { kernels.launch(stream, NOTHING, [1, 1, 1], None, &args) }
+    unsafe { kernels.launch(stream, NOTHING, [1, 1, 1], Group::default(), &args) }
 }

@@ -73,6 +73,8 @@ pub struct CardInfo {
     pub generation: u32,
     /// Multiprocessors.
     pub processors: u32,
+    /// Bytes of shared memory that a group of threads may have.
+    pub shared: u32,
     /// Bytes of memory in all.
     pub memory: u64,
     /// The CUDA version that the driver is for, 1000 × major + 10 × minor.
@@ -144,11 +146,13 @@ fn info(card: usize, driver: i32) -> Result<CardInfo, CudaError> {
     let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     let processors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    let shared = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
     // SAFETY: as above.
     let memory = unsafe { result::device::total_mem(device) }.map_err(failed)? as u64;
     let name = result::device::get_name(device).map_err(failed)?;
     let generation = (major * 10 + minor) as u32;
-    Ok(CardInfo { card, name, generation, processors: processors as u32, memory, driver })
+    let (processors, shared) = (processors as u32, shared as u32);
+    Ok(CardInfo { card, name, generation, processors, shared, memory, driver })
 }
 
 /// A card that was opened.

@@ -43,11 +43,11 @@ impl Module {
         Ok(Arc::new(Self { context: Arc::clone(context), module }))
     }
 
-    /// The kernel called `name`, which is launched with `room` bytes of shared memory beside its own.
+    /// The kernel called `name`.
     ///
     /// # Errors
     /// [`CudaError::NoKernel`]; what the driver says.
-    pub(crate) fn function(self: &Arc<Self>, name: &str, room: u32) -> Result<Function, CudaError> {
+    pub(crate) fn function(self: &Arc<Self>, name: &str) -> Result<Function, CudaError> {
         self.context.current()?;
         let missing = || CudaError::NoKernel(name.into());
         let text = CString::new(name).map_err(|_| missing())?;
@@ -61,19 +61,23 @@ impl Module {
         // SAFETY: the function was just found.
         let group = unsafe { result::function::get_function_attribute(function, most) };
         let group = group.map_err(|e| self.context.failed("asking for a kernel's group", e))?;
-        if room > 0 {
-            let dynamic = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: the function was just found.
-            let set = unsafe { result::function::set_function_attribute(function, dynamic, room as i32) };
-            set.map_err(|e| self.context.failed(format!("giving {name} {room} bytes of shared memory"), e))?;
-        }
-        Ok(Function {
-            module: Arc::clone(self),
-            function,
-            group: group.max(1) as u32,
-            room,
-            name: name.into(),
-        })
+        let most = self.allow_shared(function, name)?;
+        let module = Arc::clone(self);
+        Ok(Function { module, function, group: group.max(1) as u32, shared: most, name: name.into() })
+    }
+
+    /// Lets launches of a kernel ask for as much shared memory as a group may have on the card; gives how much that is.
+    fn allow_shared(&self, function: sys::CUfunction, name: &str) -> Result<u32, CudaError> {
+        use sys::CUfunction_attribute as Attribute;
+        let failed = |e| self.context.failed(format!("allowing {name} its shared memory"), e);
+        let own = Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
+        // SAFETY: the function is the module's, which lives.
+        let own = unsafe { result::function::get_function_attribute(function, own) }.map_err(failed)?;
+        let most = self.context.info().shared.saturating_sub(own.max(0) as u32);
+        let which = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: as above.
+        unsafe { result::function::set_function_attribute(function, which, most as i32) }.map_err(failed)?;
+        Ok(most)
     }
 }
 
@@ -91,8 +95,8 @@ pub(crate) struct Function {
     module: Arc<Module>,
     function: sys::CUfunction,
     group: u32,
-    /// Bytes of shared memory beside its own.
-    room: u32,
+    /// Bytes of shared memory that a group may have beside what the kernel declares.
+    shared: u32,
     name: Arc<str>,
 }
 
@@ -133,7 +137,13 @@ impl Function {
         self.group
     }
 
-    /// Gives the kernel to `stream`: `grid` groups of `group` threads.
+    /// Bytes of shared memory that a group may have beside what the kernel declares.
+    pub(crate) fn shared(&self) -> u32 {
+        self.shared
+    }
+
+    /// Gives the kernel to `stream`: `grid` groups of `group` threads, each with `shared` bytes of shared memory beside what the
+    /// kernel declares.
     ///
     /// # Safety
     /// The arguments are those that the kernel declares, in order, and all that it does with the addresses among them
@@ -149,7 +159,7 @@ impl Function {
         &self,
         stream: &Stream,
         grid: [u32; 3],
-        group: u32,
+        (group, shared): (u32, u32),
         start: Start,
         args: &[Arg],
     ) -> Result<(), CudaError> {
@@ -187,7 +197,7 @@ impl Function {
             blockDimX: group,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: self.room,
+            sharedMemBytes: shared,
             hStream: stream.raw(),
             attrs: &raw mut early,
             numAttrs: u32::from(start == Start::Early && context.info().generation >= 90),

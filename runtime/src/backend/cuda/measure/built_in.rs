@@ -96,6 +96,7 @@ mod tests {
             name: "some".into(),
             generation,
             processors: 1,
+            shared: 1 << 17,
             memory: 1 << 30,
             driver: 13_000,
         };

@@ -3,7 +3,7 @@
 use super::replay::{self, median_of};
 use crate::Result;
 use crate::backend::cuda::driver::{Context, DeviceMemory, Graph, Stream};
-use crate::backend::cuda::kernels::{Args, Kernels};
+use crate::backend::cuda::kernels::{Args, Group, Kernels};
 use std::sync::Arc;
 
 /// Bytes that are read, where the card has room for them.
@@ -43,7 +43,7 @@ pub(super) fn measure(context: &Arc<Context>) -> Result<Roof> {
 #[allow(unsafe_code, reason = "a launch")]
 fn read((kernels, stream): (&Kernels, &Stream), grid: [usize; 3], args: &Args) -> Result<()> {
     // SAFETY: as many bytes are the memory's, which lives until the stream was waited for, as does the sink.
-    Ok(unsafe { kernels.launch(stream, "gantry_read", grid, None, args) }?)
+    Ok(unsafe { kernels.launch(stream, "gantry_read", grid, Group::default(), args) }?)
 }
 
 /// Fills `bytes` bytes at `at` with random bits: `seed`, bits that are kept, bits that are set.
@@ -57,5 +57,5 @@ pub(super) fn noise(
     let args = Args::at(&[at]).long(&[(bytes / 4) as usize]).int(&how.map(|n| n as usize));
     let groups = ((bytes / 4).div_ceil(256) as usize).min(4096);
     // SAFETY: every caller gives bytes of an allocation that lives until the stream was waited for.
-    Ok(unsafe { kernels.launch(stream, "gantry_noise", [groups, 1, 1], None, &args) }?)
+    Ok(unsafe { kernels.launch(stream, "gantry_noise", [groups, 1, 1], Group::default(), &args) }?)
 }

@@ -340,7 +340,15 @@ mod tests {
 
     fn card() -> CardInfo {
         let name = "some".into();
-        CardInfo { card: 0, name, generation: 90, processors: 1, memory: 1 << 30, driver: 13_000 }
+        CardInfo {
+            card: 0,
+            name,
+            generation: 90,
+            processors: 1,
+            shared: 1 << 17,
+            memory: 1 << 30,
+            driver: 13_000,
+        }
     }
 
     fn options(only: &[&str]) -> KernelOptions {
