@@ -20,7 +20,7 @@ fn kernels(layout: Layout) -> Vec<(&'static str, usize, usize)> {
 
 /// Those for Hopper, whose groups stay on their multiprocessors, and are told by maps what they copy by tiles.
 fn is_resident(kernel: &str) -> bool {
-    kernel.starts_with("gantry_warpgroups_") || kernel.starts_with("gantry_resident_")
+    kernel.starts_with("gantry_warpgroups_")
 }
 
 fn all_kernels(layout: Layout) -> Vec<(&'static str, usize, usize)> {
@@ -40,7 +40,6 @@ fn all_kernels(layout: Layout) -> Vec<(&'static str, usize, usize)> {
             ("gantry_decode_i8_block32_16_many", 32, 16),
             ("gantry_decode_i8_block32_32", 16, 32),
             ("gantry_tiles_i8_block32", 128, 64),
-            ("gantry_resident_i8_block32", 128, 128),
         ],
         Layout::I8 { order, scales: Scales::Channel, .. } if matches!(order, Order::NvA32 | Order::NvA64) => {
             let tiles = [
@@ -205,7 +204,6 @@ fn product(
     let mut activations = input.args();
     if is_resident(kernel) {
         let Arg::In(quants) = activations.remove(0) else { panic!("activations in a buffer") };
-        let span = if kernel.starts_with("gantry_resident_") { 32 } else { 128 };
         // 16 rows lie side by side.
         let weights = Tiles {
             rows: rows.div_ceil(16),
@@ -213,8 +211,7 @@ fn product(
             tile: [group_rows as u32 / 16, 2048],
             swapped: false,
         };
-        let tokens =
-            Tiles { rows: n, width: w.cols, tile: [group_tokens as u32, span], swapped: span == 128 };
+        let tokens = Tiles { rows: n, width: w.cols, tile: [group_tokens as u32, 128], swapped: true };
         args.push(Arg::Tiles(&w.bytes[first * w.cols..], weights));
         args.push(Arg::Tiles(quants, tokens));
     }

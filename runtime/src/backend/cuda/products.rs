@@ -65,11 +65,11 @@ impl Runner {
         addresses.extend(form.codebook.then(|| loaded.codebook()));
         let mut maps = Vec::new();
         match product.resident {
-            Some(span) => {
-                maps = self.maps(loaded, weight, (&product, span), x, n)?;
+            true => {
+                maps = self.maps(loaded, weight, &product, x, n)?;
                 addresses.push(self.buffers.scales(x));
             }
-            None => addresses.extend(self.activations(x, weight.layout)),
+            false => addresses.extend(self.activations(x, weight.layout)),
         }
         addresses.extend([loaded.vector(scale), loaded.vector(bias), self.buffers.at(y.buffer)]);
         let mut long = form.planes;
@@ -80,7 +80,7 @@ impl Runner {
         int.extend(form.order);
         let across = product.spread.unwrap_or_else(|| groups(weight.rows.len(), product.rows));
         let mut grid = [across, groups(n, product.tokens), 1];
-        if product.resident.is_some() {
+        if product.resident {
             grid = [(grid[0] * grid[1]).min((card.processors as usize).max(1)), 1, 1];
         }
         let args = Args::maps(&maps).and_at(&addresses).long(&long).int(&int);
@@ -92,17 +92,17 @@ impl Runner {
         &self,
         loaded: &Loaded,
         weight: &Matrix,
-        (product, span): (&registry::Product, u32),
+        product: &registry::Product,
         x: BufferId,
         n: usize,
     ) -> Result<Vec<TensorMap>> {
         let (rows, cols, first) = (weight.rows.len(), weight.cols, weight.rows.start * weight.cols);
         // 16 rows lie side by side.
         let weights = (loaded.matrix(weight) + first as u64, [rows.div_ceil(16), 16 * cols]);
-        let tiles = [[product.rows as u32 / 16, 16 * SPAN], [product.tokens as u32, span]];
+        let tiles = [[product.rows as u32 / 16, 16 * SPAN], [product.tokens as u32, SPAN]];
         let context = &loaded.context;
         let weights = TensorMap::new(context, weights.0, weights.1, tiles[0], false)?;
-        Ok(vec![weights, TensorMap::new(context, self.buffers.at(x), [n, cols], tiles[1], span == SPAN)?])
+        Ok(vec![weights, TensorMap::new(context, self.buffers.at(x), [n, cols], tiles[1], true)?])
     }
 
     pub(super) fn route(&self, around: &Around<'_, '_>, step: &Step, n: usize) -> Result<()> {

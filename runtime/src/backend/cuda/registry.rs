@@ -21,16 +21,15 @@ pub(super) struct Product {
     pub(super) pairs: bool,
     /// Whether its groups share rows as [`share`] says.
     pub(super) shares: bool,
-    /// Where groups stay on their multiprocessors, one on each, and are told by maps what they copy by tiles: bytes of a row
-    /// of activations that are copied at once.
-    pub(super) resident: Option<u32>,
+    /// Whether groups stay on their multiprocessors, one on each, and are told by maps what they copy by tiles.
+    pub(super) resident: bool,
 }
 
 impl Product {
     /// One whose groups have rows and tokens of their own, and are as the kernel was compiled.
     pub(super) fn plain(kernel: &'static str, rows: usize, tokens: usize) -> Self {
-        let (group, spread, resident) = (Group::default(), None, None);
-        Self { kernel, rows, tokens, group, spread, pairs: false, shares: false, resident }
+        let (group, spread) = (Group::default(), None);
+        Self { kernel, rows, tokens, group, spread, pairs: false, shares: false, resident: false }
     }
 }
 
@@ -148,21 +147,20 @@ fn tiled(layout: Layout, cols: usize) -> Option<Tiled> {
 /// Rows of a tile of resident kernels.
 const RESIDENT_ROWS: usize = 128;
 
-/// A tile of those with a scale per row, which have matrix instructions of four warps: tokens, how long it takes beside others, and the kernels, of `nv_a32` and `nv_a64`.
+/// A tile of those: tokens, how long it takes beside others, and the kernels, of `nv_a32` and `nv_a64`.
 const WARPGROUP_TILES: [(usize, usize, [&str; 2]); 3] = [
     (256, 10, ["gantry_warpgroups_i8_channel_a32_256", "gantry_warpgroups_i8_channel_a64_256"]),
     (128, 7, ["gantry_warpgroups_i8_channel_a32_128", "gantry_warpgroups_i8_channel_a64_128"]),
     (64, 6, ["gantry_warpgroups_i8_channel_a32_64", "gantry_warpgroups_i8_channel_a64_64"]),
 ];
 
-/// The resident kernel, its tokens and its [`Product::resident`], where there is one: with the tiles that take the least time,
-/// all multiprocessors taking one after the other.
-fn resident(tiled: Tiled, rows: usize, n: usize, card: &CardInfo) -> Option<(&'static str, usize, u32)> {
+/// The resident kernel and its tokens, where there is one: with the tiles that take the least time, all multiprocessors taking one
+/// after the other.
+fn resident(tiled: Tiled, rows: usize, n: usize, card: &CardInfo) -> Option<(&'static str, usize)> {
     let order = match tiled {
         Tiled::ChannelA32 => 0,
         Tiled::ChannelA64 => 1,
-        Tiled::Block32 => return Some(("gantry_resident_i8_block32", 128, 32)),
-        Tiled::Q8 | Tiled::E8 => return None,
+        Tiled::Block32 | Tiled::Q8 | Tiled::E8 => return None,
     };
     let time = |(tokens, each, _): &(usize, usize, [&str; 2])| {
         (rows.div_ceil(RESIDENT_ROWS) * n.div_ceil(*tokens)).div_ceil((card.processors as usize).max(1))
@@ -171,7 +169,7 @@ fn resident(tiled: Tiled, rows: usize, n: usize, card: &CardInfo) -> Option<(&'s
     WARPGROUP_TILES
         .iter()
         .min_by_key(|tile| time(tile))
-        .map(|(tokens, _, kernels)| (kernels[order], *tokens, 128))
+        .map(|(tokens, _, kernels)| (kernels[order], *tokens))
 }
 
 /// The kernel that multiplies `n` tokens by `rows` rows of a matrix. Those of int8 in NVIDIA's orders give the same bits, whichever
@@ -188,8 +186,8 @@ pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize, card: &Ca
         return Some(few);
     }
     let many_tokens = tiled.filter(|_| n > DECODED && has_resident(card));
-    if let Some((kernel, tokens, span)) = many_tokens.and_then(|tiled| resident(tiled, rows, n, card)) {
-        return Some(Product { resident: Some(span), ..Product::plain(kernel, RESIDENT_ROWS, tokens) });
+    if let Some((kernel, tokens)) = many_tokens.and_then(|tiled| resident(tiled, rows, n, card)) {
+        return Some(Product { resident: true, ..Product::plain(kernel, RESIDENT_ROWS, tokens) });
     }
     let (own, threads) = share([rows, cols], 1);
     let few = |kernel| {
@@ -333,7 +331,7 @@ mod tests {
             ([640, 129], 64),
         ] {
             let chosen = gemm(layout, [rows, 4096], n, &card(90)).expect("a product");
-            assert_eq!(chosen.resident, Some(128));
+            assert!(chosen.resident);
             assert_eq!(chosen.tokens, tokens, "{rows} rows by {n} tokens");
             assert!(chosen.kernel.ends_with(&format!("a64_{tokens}")), "{chosen:?}");
         }
@@ -366,7 +364,7 @@ mod tests {
                     assert!(chosen.spread.is_some() || chosen.tokens >= 8 && chosen.rows >= 16);
                     let generation = card.generation;
                     assert!(
-                        chosen.resident.is_none() || generation == 90,
+                        !chosen.resident || generation == 90,
                         "{layout}, sm_{generation}: {chosen:?}"
                     );
                 }
