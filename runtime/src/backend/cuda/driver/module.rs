@@ -61,10 +61,7 @@ impl Module {
         // SAFETY: the function was just found.
         let group = unsafe { result::function::get_function_attribute(function, most) };
         let group = group.map_err(|e| self.context.failed("asking for a kernel's group", e))?;
-        let function =
-            Function { module: Arc::clone(self), function, group: group.max(1) as u32, name: name.into() };
-        function.allow_shared()?;
-        Ok(function)
+        Ok(Function { module: Arc::clone(self), function, group: group.max(1) as u32, name: name.into() })
     }
 }
 
@@ -120,8 +117,11 @@ impl Function {
         self.group
     }
 
-    /// Lets launches ask for as much shared memory as a group may have on the card.
-    fn allow_shared(&self) -> Result<(), CudaError> {
+    /// Lets launches ask for as much shared memory as a group may have on the card: more than 48 KiB are refused before.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub(crate) fn allow_shared(&self) -> Result<(), CudaError> {
         use sys::CUfunction_attribute as Attribute;
         let context = &self.module.context;
         let failed = |e| context.failed(format!("allowing {} its shared memory", self.name), e);
