@@ -34,12 +34,16 @@ impl Kernels {
         Ok(Self { module: Module::new(context, FATBIN)?, found: RwLock::default() })
     }
 
-    fn function(&self, name: &'static str) -> Result<Function, CudaError> {
+    /// A kernel, of which all launches ask for shared memory or none does.
+    fn function(&self, name: &'static str, group: &Group) -> Result<Function, CudaError> {
         let known = self.found.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
         if let Some(function) = known {
             return Ok(function);
         }
-        let function = self.module.function(name)?;
+        let mut function = self.module.function(name)?;
+        if group.shared > 0 || room(name) > 0 {
+            function.allow_shared()?;
+        }
         self.found.write().unwrap_or_else(PoisonError::into_inner).insert(name, function.clone());
         Ok(function)
     }
@@ -57,7 +61,7 @@ impl Kernels {
         group: Group,
         args: &Args,
     ) -> Result<(), CudaError> {
-        let function = self.function(name)?;
+        let function = self.function(name, &group)?;
         let all = function.group();
         let threads = group.threads.and_then(|n| u32::try_from(n).ok()).map_or(all, |n| n.min(all));
         let shared = u32::try_from(group.shared).unwrap_or(u32::MAX).max(room(name)).min(function.shared());

@@ -61,23 +61,8 @@ impl Module {
         // SAFETY: the function was just found.
         let group = unsafe { result::function::get_function_attribute(function, most) };
         let group = group.map_err(|e| self.context.failed("asking for a kernel's group", e))?;
-        let most = self.allow_shared(function, name)?;
         let module = Arc::clone(self);
-        Ok(Function { module, function, group: group.max(1) as u32, shared: most, name: name.into() })
-    }
-
-    /// Lets launches of a kernel ask for as much shared memory as a group may have on the card; gives how much that is.
-    fn allow_shared(&self, function: sys::CUfunction, name: &str) -> Result<u32, CudaError> {
-        use sys::CUfunction_attribute as Attribute;
-        let failed = |e| self.context.failed(format!("allowing {name} its shared memory"), e);
-        let own = Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
-        // SAFETY: the function is the module's, which lives.
-        let own = unsafe { result::function::get_function_attribute(function, own) }.map_err(failed)?;
-        let most = self.context.info().shared.saturating_sub(own.max(0) as u32);
-        let which = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: as above.
-        unsafe { result::function::set_function_attribute(function, which, most as i32) }.map_err(failed)?;
-        Ok(most)
+        Ok(Function { module, function, group: group.max(1) as u32, shared: 0, name: name.into() })
     }
 }
 
@@ -137,9 +122,29 @@ impl Function {
         self.group
     }
 
-    /// Bytes of shared memory that a group may have beside what the kernel declares.
+    /// Bytes of shared memory that a group may have beside what the kernel declares: none before [`Self::allow_shared`].
     pub(crate) fn shared(&self) -> u32 {
         self.shared
+    }
+
+    /// Lets launches ask for as much shared memory as a group may have on the card.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub(crate) fn allow_shared(&mut self) -> Result<(), CudaError> {
+        use sys::CUfunction_attribute as Attribute;
+        let context = &self.module.context;
+        let failed = |e| context.failed(format!("allowing {} its shared memory", self.name), e);
+        let own = Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
+        // SAFETY: the function is the module's, which lives.
+        let own = unsafe { result::function::get_function_attribute(self.function, own) }.map_err(failed)?;
+        let most = context.info().shared.saturating_sub(own.max(0) as u32);
+        let which = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: as above.
+        unsafe { result::function::set_function_attribute(self.function, which, most as i32) }
+            .map_err(failed)?;
+        self.shared = most;
+        Ok(())
     }
 
     /// Gives the kernel to `stream`: `grid` groups of `group` threads, each with `shared` bytes of shared memory beside what the
