@@ -18,7 +18,7 @@ constexpr uint COLUMNS = 64, FOUR = 4 * COLUMNS;
 constexpr uint TILE = 16 * COLUMNS * 2;
 
 // Where a group has less shared memory it has fewer warps.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ % 100 != 0
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ % 100 != 0 || __CUDA_ARCH__ > 1000)
 constexpr uint WARPS = 4;
 #else
 constexpr uint WARPS = 8;
@@ -40,7 +40,7 @@ DEVICE void wait_for(uint counter, uint odd) {
                  : "memory");
 }
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ % 100 == 0
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ <= 1000
 #define COPIES_IN_BULK 1
 // Bytes that come by themselves.
 DEVICE void expect(uint counter, uint bytes) {
@@ -347,13 +347,14 @@ struct product {
 
 } // namespace decode_bf16
 
-// Arguments as for gantry_gemm_bf16, columns a multiple of 8. Shared memory of the launch's choice: as much as SHARED, or as there
-// is. Grid: x = any, best one for each multiprocessor, y = n / TOKENS rounded up.
-#define DECODE_BF16(name, T, DEPTH, LAG) \
+// Arguments as for gantry_gemm_bf16, columns a multiple of 8. Launched with ROOM bytes of shared memory, or as many as there are.
+// Grid: x = any, best one for each multiprocessor, y = n / TOKENS rounded up.
+#define DECODE_BF16(name, ROOM, T, DEPTH, LAG) \
     extern "C" __global__ void __launch_bounds__(32 * decode_bf16::WARPS, 1) \
     name(const uchar *RESTRICT bytes, const float *RESTRICT x, const float *RESTRICT scale, const float *RESTRICT bias, \
          float *RESTRICT y, ulong first_row, ulong y_row, ulong y_start, uint n, uint rows, uint cols) { \
         using P = decode_bf16::product<T, DEPTH, LAG>; \
+        static_assert(sizeof(P::large_room) <= ROOM); \
         __shared__ P::room room; \
         extern __shared__ __align__(16) uchar more[]; \
         const uint token = GROUP_Y * P::TOKENS; \
@@ -363,6 +364,6 @@ struct product {
         p.run(x + (ulong)token * cols); \
     }
 
-DECODE_BF16(gantry_decode_bf16_8, 1, 2, 2)
-DECODE_BF16(gantry_decode_bf16_16, 2, 3, 2)
-DECODE_BF16(gantry_decode_bf16_32, 4, 6, 1)
+DECODE_BF16(gantry_decode_bf16_8, 198656, 1, 2, 2)
+DECODE_BF16(gantry_decode_bf16_16, 167936, 2, 3, 2)
+DECODE_BF16(gantry_decode_bf16_32, 172032, 4, 6, 1)

@@ -166,7 +166,7 @@ gantry_decode_experts_bf16(const uchar *RESTRICT base, const ulong *RESTRICT at,
 }
 
 // Arguments as for gantry_experts_bf16, columns a multiple of 8, `tiles` and `pairs` as gantry_experts_group_tiles wrote them for
-// tiles of 64. Shared memory of the launch's choice: 64 KiB. Grid: x = rows / 128 rounded up, y = bound of the tiles.
+// tiles of 64. Launched with 64 KiB of shared memory. Grid: x = rows / 128 rounded up, y = bound of the tiles.
 KERNEL_OF_TWO(tile_bf16::Tile::GROUP)
 gantry_tiles_experts_bf16(const uchar *RESTRICT base, const ulong *RESTRICT at, const uint *RESTRICT ids,
                           const uint *RESTRICT tiles, const uint *RESTRICT pairs, const float *RESTRICT x,

@@ -178,6 +178,9 @@ struct product {
 
 // Of prompts, and of their experts. Two groups on a multiprocessor, where there is shared memory for both.
 using Tile = product<8, 2, 1, 4, 4>;
+// Bytes of shared memory that they are launched with.
+constexpr uint ROOM = 65536;
+static_assert(sizeof(Tile::stage) * 4 == ROOM);
 
 } // namespace tile_bf16
 

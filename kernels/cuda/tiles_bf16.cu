@@ -1,7 +1,7 @@
 // y = scale * W x + bias of bf16 weights for many tokens, by matrix instructions.
 #include "tile_bf16.cuh"
 
-// Arguments as for gantry_gemm_bf16, columns a multiple of 8. Shared memory of the launch's choice: 64 KiB.
+// Arguments as for gantry_gemm_bf16, columns a multiple of 8. Launched with 64 KiB of shared memory.
 // Grid: x = rows / 128 rounded up, y = n / 64 rounded up.
 KERNEL_OF_TWO(tile_bf16::Tile::GROUP)
 gantry_tiles_bf16(const uchar *RESTRICT bytes, const float *RESTRICT x, const float *RESTRICT scale,

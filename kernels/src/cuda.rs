@@ -3,3 +3,37 @@
 /// A fat binary with machine code for every generation from `sm_80` on, and the PTX of the newest; empty where this crate
 /// was built without nvcc.
 pub static FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
+
+/// Bytes of shared memory that a kernel has to be launched with, beside what it has by itself; on a card that has less, as many
+/// as there are.
+pub fn room(kernel: &str) -> u32 {
+    match kernel {
+        "gantry_decode_bf16_8" => 198_656,
+        "gantry_decode_bf16_16" => 167_936,
+        "gantry_decode_bf16_32" => 172_032,
+        "gantry_tiles_bf16" | "gantry_tiles_experts_bf16" => 65_536,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::room;
+
+    #[test]
+    fn kernels_have_the_room_that_their_sources_state() {
+        let text = include_str!("../cuda/decode_bf16.cu");
+        let calls = text.lines().filter_map(|line| line.strip_prefix("DECODE_BF16("));
+        let mut kernels = 0;
+        for call in calls {
+            let mut parts = call.split(", ");
+            let name = parts.next().expect("a name");
+            let bytes: u32 = parts.next().expect("bytes").parse().expect("a number");
+            assert_eq!(room(name), bytes, "{name}");
+            kernels += 1;
+        }
+        assert!(kernels >= 2, "{kernels} kernels");
+        let tiles = include_str!("../cuda/tile_bf16.cuh");
+        assert!(tiles.contains(&format!("constexpr uint ROOM = {};", room("gantry_tiles_bf16"))));
+    }
+}

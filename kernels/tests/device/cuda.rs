@@ -15,6 +15,12 @@ type Status = c_int;
 /// `CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK`: the group of a kernel, which its launch bounds state.
 const MAX_THREADS: c_int = 0;
 
+/// `CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES`, `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`, and
+/// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`.
+const OWN_SHARED: c_int = 1;
+const MAX_SHARED: c_int = 8;
+const CARD_SHARED: c_int = 97;
+
 /// The driver's functions that are needed here, as cuda.h declares them.
 struct Driver {
     _library: Library,
@@ -25,6 +31,7 @@ struct Driver {
     set_current: unsafe extern "C" fn(Ptr) -> Status,
     synchronize: unsafe extern "C" fn() -> Status,
     attribute: unsafe extern "C" fn(*mut c_int, c_int, Ptr) -> Status,
+    set_attribute: unsafe extern "C" fn(Ptr, c_int, c_int) -> Status,
     #[allow(clippy::type_complexity)]
     launch: unsafe extern "C" fn(
         Ptr,
@@ -45,8 +52,8 @@ struct Driver {
 pub(crate) struct Cuda {
     driver: Driver,
     context: Ptr,
-    /// Kernels by name, and the size of their groups.
-    kernels: BTreeMap<String, (Ptr, u32)>,
+    /// Kernels by name, the size of their groups, and their room in shared memory.
+    kernels: BTreeMap<String, (Ptr, u32, u32)>,
 }
 
 // SAFETY: handles of the driver are good on any thread that has made their context its own, which `run` and the others
@@ -88,6 +95,8 @@ impl Cuda {
                 library.symbol("cuModuleLoadData").expect("cuModuleLoadData");
             let function: unsafe extern "C" fn(*mut Ptr, Ptr, *const c_char) -> Status =
                 library.symbol("cuModuleGetFunction").expect("cuModuleGetFunction");
+            let of_card: unsafe extern "C" fn(*mut c_int, c_int, c_int) -> Status =
+                library.symbol("cuDeviceGetAttribute").expect("cuDeviceGetAttribute");
             let driver = Driver {
                 memory_allocate: library.symbol("cuMemAlloc_v2").expect("cuMemAlloc_v2"),
                 memory_free: library.symbol("cuMemFree_v2").expect("cuMemFree_v2"),
@@ -96,6 +105,7 @@ impl Cuda {
                 set_current: library.symbol("cuCtxSetCurrent").expect("cuCtxSetCurrent"),
                 synchronize: library.symbol("cuCtxSynchronize").expect("cuCtxSynchronize"),
                 attribute: library.symbol("cuFuncGetAttribute").expect("cuFuncGetAttribute"),
+                set_attribute: library.symbol("cuFuncSetAttribute").expect("cuFuncSetAttribute"),
                 launch: library.symbol("cuLaunchKernel").expect("cuLaunchKernel"),
                 _library: library,
             };
@@ -104,6 +114,8 @@ impl Cuda {
             check(get(&mut device, 0), "cuDeviceGet");
             check(retain(&mut context, device), "cuDevicePrimaryCtxRetain");
             check((driver.set_current)(context), "cuCtxSetCurrent");
+            let mut most = 0;
+            check(of_card(&mut most, CARD_SHARED, device), "cuDeviceGetAttribute");
             let mut kernels = BTreeMap::new();
             for file in source_files().into_iter().chain(cuda_files()) {
                 let (code, _) = compile(&nvcc, &file, folder.path(), &["-arch=native".to_owned()]);
@@ -114,7 +126,13 @@ impl Cuda {
                     let (mut kernel, mut group) = (null_mut(), 0);
                     check(function(&mut kernel, module, symbol.as_ptr()), &name);
                     check((driver.attribute)(&mut group, MAX_THREADS, kernel), &name);
-                    kernels.insert(name, (kernel, group as u32));
+                    let mut own = 0;
+                    check((driver.attribute)(&mut own, OWN_SHARED, kernel), &name);
+                    let room = (gantry_kernels::cuda::room(&name) as c_int).min(most - own);
+                    if room > 0 {
+                        check((driver.set_attribute)(kernel, MAX_SHARED, room), &name);
+                    }
+                    kernels.insert(name, (kernel, group as u32, room as u32));
                 }
             }
             Cuda { driver, context, kernels }
@@ -190,7 +208,7 @@ impl Device for Cuda {
     #[track_caller]
     fn run(&self, name: &str, grid: [usize; 3], args: &[Value<'_, Memory>]) {
         self.make_current();
-        let (kernel, group) = *self.kernels.get(name).unwrap_or_else(|| panic!("no kernel {name}"));
+        let (kernel, group, room) = *self.kernels.get(name).unwrap_or_else(|| panic!("no kernel {name}"));
         let mut words: Vec<u64> = args
             .iter()
             .map(|arg| match arg {
@@ -208,7 +226,7 @@ impl Device for Cuda {
         // the kernel has ended.
         unsafe {
             let params = params.as_mut_ptr();
-            let status = (self.driver.launch)(kernel, x, y, z, group, 1, 1, 0, null_mut(), params, extra);
+            let status = (self.driver.launch)(kernel, x, y, z, group, 1, 1, room, null_mut(), params, extra);
             check(status, name);
             check((self.driver.synchronize)(), name);
         }

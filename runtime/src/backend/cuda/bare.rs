@@ -80,7 +80,7 @@ fn copy(to: &DeviceMemory, at: u64, from: &[u8], stream: &Stream) -> Result<(), 
 #[allow(unsafe_code, reason = "a launch")]
 pub fn hash_rate(container: &Container, arena: &DeviceMemory) -> Result<f64> {
     let context = arena.context();
-    let kernel = Module::new(context, FATBIN)?.function("gantry_blake3")?;
+    let kernel = Module::new(context, FATBIN)?.function("gantry_blake3", 0)?;
     let hashed: Vec<Hashed> = container
         .stretches(0)
         .map(|s| Hashed::of(container, &s, container.table().blobs()[s.blob].offset + s.offset))

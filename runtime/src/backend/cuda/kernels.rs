@@ -1,7 +1,7 @@
 //! The kernels of a card, by name.
 
 use super::driver::{Arg, Context, CudaError, Function, Module, Start, Stream};
-use gantry_kernels::cuda::FATBIN;
+use gantry_kernels::cuda::{FATBIN, room};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -22,7 +22,7 @@ impl Kernels {
         if let Some(function) = known {
             return Ok(function);
         }
-        let function = self.module.function(name)?;
+        let function = self.module.function(name, room(name))?;
         self.found.write().unwrap_or_else(PoisonError::into_inner).insert(name, function.clone());
         Ok(function)
     }

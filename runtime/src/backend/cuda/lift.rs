@@ -132,7 +132,7 @@ impl CudaLift {
     /// [`CudaError::OutOfMemory`] says which has too little.
     pub(crate) fn new(cards: &[(Arc<Context>, u64)], threads: usize) -> Result<Self, CudaError> {
         let card = |(context, bytes): &(Arc<Context>, u64)| {
-            let kernel = Module::new(context, FATBIN)?.function("gantry_blake3")?;
+            let kernel = Module::new(context, FATBIN)?.function("gantry_blake3", 0)?;
             let arena = DeviceMemory::new(context, bytes.saturating_add(BEHIND), "a card's arena")?;
             let copies = Stream::new(context)?;
             let hashes = (0..HASHING).map(|_| Stream::new(context)).collect::<Result<_, CudaError>>()?;

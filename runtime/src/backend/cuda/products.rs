@@ -66,7 +66,10 @@ impl Runner {
         long.extend([loaded.program.values(y.buffer), y.start]);
         let mut int = vec![n, weight.rows.len(), weight.cols];
         int.extend(form.order);
-        let grid = [groups(weight.rows.len(), product.rows), groups(n, product.tokens), 1];
+        let mut grid = [groups(weight.rows.len(), product.rows), groups(n, product.tokens), 1];
+        if product.spread {
+            grid[0] = grid[0].min(loaded.context.info().processors.max(1) as usize);
+        }
         self.launch_groups(
             loaded,
             product.kernel,

@@ -14,6 +14,8 @@ pub(super) struct Product {
     pub(super) threads: Option<usize>,
     /// Whether a launch takes two products of one input.
     pub(super) pairs: bool,
+    /// Whether groups share all rows, one on each multiprocessor.
+    pub(super) spread: bool,
 }
 
 /// Most chunks that kernels with matrix instructions cut a row into, a warp for each: `CHUNKS` of `kernels/cuda/mma.cuh`.
@@ -24,6 +26,12 @@ fn chunk_threads(cols: usize) -> usize {
     let blocks = cols.div_ceil(32);
     let chunk = blocks.div_ceil(4 * CHUNKS) * 4;
     32 * blocks.div_ceil(chunk.max(1)).max(1)
+}
+
+/// Threads of experts in BF16: a warp for each chunk of a row, cut as `kernels/cuda/experts_bf16.cu` cuts it.
+fn bf16_threads(cols: usize) -> usize {
+    let groups = cols.div_ceil(64).max(1);
+    32 * groups.div_ceil(groups.div_ceil(CHUNKS))
 }
 
 /// Most tokens for which weights go straight into registers; for more of them they are shared by a tile of tokens.
@@ -88,6 +96,7 @@ enum Tiled {
     ChannelA32,
     ChannelA64,
     E8,
+    Bf16,
 }
 
 /// What takes a matrix of `cols` columns to matrix instructions; other orders, and columns that do not fill an instruction,
@@ -96,6 +105,7 @@ fn tiled(layout: Layout, cols: usize) -> Option<Tiled> {
     match layout {
         Layout::Q8_0Split { .. } => Some(Tiled::Q8),
         Layout::E8Planar { .. } => Some(Tiled::E8),
+        Layout::Raw(GgmlType::BF16) if cols.is_multiple_of(8) => Some(Tiled::Bf16),
         Layout::I8 { order: Order::NvA32, scales: Scales::Block32, .. } => Some(Tiled::Block32),
         Layout::I8 { order: Order::NvA32, scales: Scales::Channel, .. } if cols.is_multiple_of(32) => {
             Some(Tiled::ChannelA32)
@@ -108,7 +118,7 @@ fn tiled(layout: Layout, cols: usize) -> Option<Tiled> {
 }
 
 /// The kernel that multiplies `n` tokens by `rows` rows of a matrix. Those of int8 in NVIDIA's orders give the same bits, whichever
-/// it is; with `q8_0.split` and E8 more than [`DECODED`] tokens are added in another order than fewer.
+/// it is; with `q8_0.split`, E8 and BF16 more than [`DECODED`] tokens are added in another order than fewer.
 pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize) -> Option<Product> {
     let [portable, _] = product(layout)?;
     let many = rows > MANY;
@@ -134,9 +144,14 @@ pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize) -> Option
         Some(Tiled::ChannelA64) => ("gantry_tiles_i8_channel_a64", 128, 128),
         Some(Tiled::Q8) if n > DECODED => ("gantry_tiles_q8_0_split", 128, 64),
         Some(Tiled::E8) if n > DECODED => ("gantry_tiles_e8_planar", 128, 64),
+        Some(Tiled::Bf16) if n <= 8 => ("gantry_decode_bf16_8", 16, 8),
+        Some(Tiled::Bf16) if n <= 16 => ("gantry_decode_bf16_16", 16, 16),
+        Some(Tiled::Bf16) if n <= DECODED => ("gantry_decode_bf16_32", 16, 32),
+        Some(Tiled::Bf16) => ("gantry_tiles_bf16", 128, 64),
         _ => (portable, 16, 8),
     };
-    Some(Product { kernel, rows, tokens, threads: None, pairs: false })
+    let spread = tiled(layout, cols) == Some(Tiled::Bf16) && n <= DECODED;
+    Some(Product { kernel, rows, tokens, threads: None, pairs: false, spread })
 }
 
 /// The kernel that multiplies `n` tokens by matrices of experts; `tokens` are the pairs of a tile.
@@ -147,23 +162,28 @@ pub(super) fn experts(layout: Layout, cols: usize, n: usize) -> Option<Product> 
         Some(Tiled::Block32) => Some("gantry_decode_experts_i8_block32"),
         Some(Tiled::ChannelA32) => Some("gantry_decode_experts_i8_channel_a32"),
         Some(Tiled::ChannelA64) => Some("gantry_decode_experts_i8_channel_a64"),
+        Some(Tiled::Bf16) => Some("gantry_decode_experts_bf16"),
         Some(Tiled::Q8 | Tiled::E8) | None => None,
     };
+    let spread = false;
     let many = tiled.map(|tiled| match tiled {
         Tiled::Q8 => "gantry_tiles_experts_q8_0_split",
         Tiled::Block32 => "gantry_tiles_experts_i8_block32",
         Tiled::ChannelA32 => "gantry_tiles_experts_i8_channel_a32",
         Tiled::ChannelA64 => "gantry_tiles_experts_i8_channel_a64",
         Tiled::E8 => "gantry_tiles_experts_e8_planar",
+        Tiled::Bf16 => "gantry_tiles_experts_bf16",
     });
     Some(match (few, many) {
         (_, Some(kernel)) if n > UNGROUPED => {
-            Product { kernel, rows: 128, tokens: 64, threads: None, pairs: false }
+            Product { kernel, rows: 128, tokens: 64, threads: None, pairs: false, spread }
         }
         (Some(kernel), _) => {
-            Product { kernel, rows: 16, tokens: 8, threads: Some(chunk_threads(cols)), pairs: true }
+            let bf16 = tiled == Some(Tiled::Bf16);
+            let threads = Some(if bf16 { bf16_threads(cols) } else { chunk_threads(cols) });
+            Product { kernel, rows: 16, tokens: 8, threads, pairs: true, spread }
         }
-        _ => Product { kernel: portable, rows: 16, tokens: 8, threads: None, pairs: false },
+        _ => Product { kernel: portable, rows: 16, tokens: 8, threads: None, pairs: false, spread },
     })
 }
 
@@ -210,6 +230,10 @@ mod tests {
         assert!(text.contains("return (blocks + 4 * CHUNKS - 1) / (4 * CHUNKS) * 4;"));
         let threads = [32, 640, 2560, 6144, 16384].map(chunk_threads);
         assert_eq!(threads, [32, 160, 320, 512, 512]);
+        let text = std::fs::read_to_string(file.with_file_name("experts_bf16.cu")).unwrap();
+        assert!(text.contains("chunk = (groups + CHUNKS - 1) / CHUNKS;"));
+        let threads = [8, 64, 72, 640, 1024, 1088, 2560, 16384].map(bf16_threads);
+        assert_eq!(threads, [32, 32, 64, 320, 512, 288, 448, 512]);
     }
 
     #[test]
@@ -229,6 +253,7 @@ mod tests {
                 let instructed = match layout {
                     Layout::I8 { order: Order::NvA32, .. } => true,
                     Layout::Q8_0Split { .. } | Layout::E8Planar { .. } => n > DECODED,
+                    Layout::Raw(GgmlType::BF16) => true,
                     _ => false,
                 };
                 // 96 columns do not fill a step of `nv_a64`.
@@ -236,10 +261,13 @@ mod tests {
                 assert_eq!(chosen.kernel != portable, instructed, "{layout}, {n} tokens: {chosen:?}");
                 assert!(chosen.tokens >= 8 && chosen.rows >= 16);
                 let chosen = experts(layout, 96, n).expect("a product");
-                let few = matches!(layout, Layout::I8 { .. });
+                let few = matches!(layout, Layout::I8 { .. } | Layout::Raw(GgmlType::BF16));
                 let instructed = tiled(layout, 96).is_some() && (n > UNGROUPED || few);
                 assert_eq!(chosen.kernel != portable_experts, instructed, "{layout}, {n} tokens: {chosen:?}");
             }
         }
+        // Rows that are not whole pieces of 16 bytes.
+        let odd = gemm(Layout::Raw(GgmlType::BF16), [100, 100], 4).expect("a product");
+        assert_eq!((odd.kernel, odd.spread), ("gantry_gemm_bf16", false));
     }
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 const NEEDS: i32 = 13_000;
 
 /// Every function of the driver that this program calls.
-const SYMBOLS: [&str; 44] = [
+const SYMBOLS: [&str; 45] = [
     "cuCtxEnablePeerAccess",
     "cuCtxSetCurrent",
     "cuDeviceCanAccessPeer",
@@ -31,6 +31,7 @@ const SYMBOLS: [&str; 44] = [
     "cuEventRecord",
     "cuEventSynchronize",
     "cuFuncGetAttribute",
+    "cuFuncSetAttribute",
     "cuGetErrorName",
     "cuGraphDestroy",
     "cuGraphExecDestroy",
@@ -188,6 +189,14 @@ impl Context {
     /// What the card is.
     pub(crate) fn info(&self) -> &CardInfo {
         &self.info
+    }
+
+    /// Bytes of shared memory that a group of threads may have, at most.
+    pub(super) fn most_shared(&self) -> Result<u32, CudaError> {
+        let most = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        // SAFETY: the device is one that the driver gave.
+        let most = unsafe { result::device::get_attribute(self.device, most) };
+        Ok(most.map_err(|e| self.failed("asking for its shared memory", e))?.max(0) as u32)
     }
 
     /// Makes this the context of the calling thread's next calls.

@@ -43,11 +43,11 @@ impl Module {
         Ok(Arc::new(Self { context: Arc::clone(context), module }))
     }
 
-    /// The kernel called `name`.
+    /// The kernel called `name`, which is launched with `room` bytes of shared memory beside its own, or with as many as there are.
     ///
     /// # Errors
     /// [`CudaError::NoKernel`]; what the driver says.
-    pub(crate) fn function(self: &Arc<Self>, name: &str) -> Result<Function, CudaError> {
+    pub(crate) fn function(self: &Arc<Self>, name: &str, room: u32) -> Result<Function, CudaError> {
         self.context.current()?;
         let missing = || CudaError::NoKernel(name.into());
         let text = CString::new(name).map_err(|_| missing())?;
@@ -61,7 +61,30 @@ impl Module {
         // SAFETY: the function was just found.
         let group = unsafe { result::function::get_function_attribute(function, most) };
         let group = group.map_err(|e| self.context.failed("asking for a kernel's group", e))?;
-        Ok(Function { module: Arc::clone(self), function, group: group.max(1) as u32, name: name.into() })
+        let room = if room == 0 { 0 } else { self.give_room(function, name, room)? };
+        Ok(Function {
+            module: Arc::clone(self),
+            function,
+            group: group.max(1) as u32,
+            room,
+            name: name.into(),
+        })
+    }
+
+    /// Lets a kernel have `room` bytes of shared memory beside its own, or as many as there are; gives how many.
+    fn give_room(&self, function: sys::CUfunction, name: &str, room: u32) -> Result<u32, CudaError> {
+        use sys::CUfunction_attribute as Attribute;
+        let own = Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
+        // SAFETY: the function is this module's.
+        let own = unsafe { result::function::get_function_attribute(function, own) };
+        let own =
+            own.map_err(|e| self.context.failed("asking for a kernel's shared memory", e))?.max(0) as u32;
+        let room = room.min(self.context.most_shared()?.saturating_sub(own));
+        let most = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: as above.
+        let set = unsafe { result::function::set_function_attribute(function, most, room as i32) };
+        set.map_err(|e| self.context.failed(format!("giving {name} {room} bytes of shared memory"), e))?;
+        Ok(room)
     }
 }
 
@@ -79,6 +102,8 @@ pub(crate) struct Function {
     module: Arc<Module>,
     function: sys::CUfunction,
     group: u32,
+    /// Bytes of shared memory beside its own.
+    room: u32,
     name: Arc<str>,
 }
 
@@ -167,7 +192,7 @@ impl Function {
             blockDimX: group,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: 0,
+            sharedMemBytes: self.room,
             hStream: stream.raw(),
             attrs: &raw mut early,
             numAttrs: u32::from(start == Start::Early && context.info().generation >= 90),
