@@ -13,7 +13,7 @@ const LAYOUT: Layout = Layout::Raw(GgmlType::BF16);
 
 /// Kernels whose groups share all rows, and the tokens of a group: a token has the same bits with each of them.
 const DECODE: [(&str, usize); 3] =
-    [("gantry_decode_bf16_8", 8), ("gantry_decode_bf16_16", 16), ("gantry_decode_bf16_32", 32)];
+    [("gantry_decode_bf16_4", 8), ("gantry_decode_bf16_8", 8), ("gantry_decode_bf16_16", 16)];
 const TILES: &str = "gantry_tiles_bf16";
 
 /// Of an error, what of Σ|w·x| it is at most.

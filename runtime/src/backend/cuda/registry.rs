@@ -36,10 +36,17 @@ fn bf16_threads(cols: usize) -> usize {
 
 /// Most tokens for which weights go straight into registers; for more of them they are shared by a tile of tokens.
 const DECODED: usize = 128;
+/// Most tokens for which weights in BF16 do so: they are read once for every 16 of them.
+const DECODED_BF16: usize = super::plan::FEW;
+/// From how many weights on such kernels are known to do better than portable ones. What they cost at least, whatever the size, is
+/// the start of a group on each multiprocessor with all of its shared memory.
+const LARGE: usize = 1 << 22;
 /// From how many rows on groups of fewer warps, or of more rows, do better.
 const MANY: usize = 4224;
 /// Most tokens of which experts are multiplied in small tiles: there are few of each expert then.
 const UNGROUPED: usize = super::plan::FEW;
+/// The same of experts in BF16.
+const UNGROUPED_BF16: usize = 64;
 
 /// Whether there is a kernel for a step that reads such weights.
 pub(super) fn takes(step: StepKind, layout: Layout) -> bool {
@@ -118,7 +125,8 @@ fn tiled(layout: Layout, cols: usize) -> Option<Tiled> {
 }
 
 /// The kernel that multiplies `n` tokens by `rows` rows of a matrix. Those of int8 in NVIDIA's orders give the same bits, whichever
-/// it is; with `q8_0.split`, E8 and BF16 more than [`DECODED`] tokens are added in another order than fewer.
+/// it is; with `q8_0.split` and E8 more than [`DECODED`] tokens are added in another order than fewer, with BF16 more than
+/// [`DECODED_BF16`].
 pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize) -> Option<Product> {
     let [portable, _] = product(layout)?;
     let many = rows > MANY;
@@ -144,13 +152,14 @@ pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize) -> Option
         Some(Tiled::ChannelA64) => ("gantry_tiles_i8_channel_a64", 128, 128),
         Some(Tiled::Q8) if n > DECODED => ("gantry_tiles_q8_0_split", 128, 64),
         Some(Tiled::E8) if n > DECODED => ("gantry_tiles_e8_planar", 128, 64),
+        Some(Tiled::Bf16) if n > DECODED_BF16 => ("gantry_tiles_bf16", 128, 64),
+        Some(Tiled::Bf16) if rows * cols < LARGE => (portable, 16, 8),
+        Some(Tiled::Bf16) if n <= 4 => ("gantry_decode_bf16_4", 16, 8),
         Some(Tiled::Bf16) if n <= 8 => ("gantry_decode_bf16_8", 16, 8),
-        Some(Tiled::Bf16) if n <= 16 => ("gantry_decode_bf16_16", 16, 16),
-        Some(Tiled::Bf16) if n <= DECODED => ("gantry_decode_bf16_32", 16, 32),
-        Some(Tiled::Bf16) => ("gantry_tiles_bf16", 128, 64),
+        Some(Tiled::Bf16) => ("gantry_decode_bf16_16", 16, 16),
         _ => (portable, 16, 8),
     };
-    let spread = tiled(layout, cols) == Some(Tiled::Bf16) && n <= DECODED;
+    let spread = tiled(layout, cols) == Some(Tiled::Bf16) && n <= DECODED_BF16 && kernel != portable;
     Some(Product { kernel, rows, tokens, threads: None, pairs: false, spread })
 }
 
@@ -174,8 +183,9 @@ pub(super) fn experts(layout: Layout, cols: usize, n: usize) -> Option<Product> 
         Tiled::E8 => "gantry_tiles_experts_e8_planar",
         Tiled::Bf16 => "gantry_tiles_experts_bf16",
     });
+    let ungrouped = if tiled == Some(Tiled::Bf16) { UNGROUPED_BF16 } else { UNGROUPED };
     Some(match (few, many) {
-        (_, Some(kernel)) if n > UNGROUPED => {
+        (_, Some(kernel)) if n > ungrouped => {
             Product { kernel, rows: 128, tokens: 64, threads: None, pairs: false, spread }
         }
         (Some(kernel), _) => {
@@ -253,7 +263,7 @@ mod tests {
                 let instructed = match layout {
                     Layout::I8 { order: Order::NvA32, .. } => true,
                     Layout::Q8_0Split { .. } | Layout::E8Planar { .. } => n > DECODED,
-                    Layout::Raw(GgmlType::BF16) => true,
+                    Layout::Raw(GgmlType::BF16) => n > DECODED_BF16,
                     _ => false,
                 };
                 // 96 columns do not fill a step of `nv_a64`.
@@ -266,8 +276,13 @@ mod tests {
                 assert_eq!(chosen.kernel != portable_experts, instructed, "{layout}, {n} tokens: {chosen:?}");
             }
         }
-        // Rows that are not whole pieces of 16 bytes.
-        let odd = gemm(Layout::Raw(GgmlType::BF16), [100, 100], 4).expect("a product");
-        assert_eq!((odd.kernel, odd.spread), ("gantry_gemm_bf16", false));
+        let bf16 = |shape, n| gemm(Layout::Raw(GgmlType::BF16), shape, n).map(|p| (p.kernel, p.spread));
+        for n in [1, 4, 5, 8, 9, 32, 33, 4096] {
+            // Rows that are not whole pieces of 16 bytes.
+            assert_eq!(bf16([5000, 1001], n), Some(("gantry_gemm_bf16", false)));
+            let large = bf16([5000, 1000], n).expect("a product");
+            assert_eq!(large.1, n <= 32, "{n} tokens: {large:?}");
+            assert_ne!(large.0, "gantry_gemm_bf16", "{n} tokens");
+        }
     }
 }
