@@ -4,6 +4,7 @@
 mod attention;
 #[path = "../attention_case/mod.rs"]
 mod attention_case;
+mod bf16;
 mod cuda;
 mod elementwise;
 mod exchange;

@@ -61,14 +61,27 @@ pub(super) fn share([rows, cols]: [usize; 2], others: usize) -> (usize, usize) {
     (16 * tiles, 32 * tiles * each)
 }
 
+/// Threads of experts in BF16: a warp for each chunk of a row, cut as `kernels/cuda/experts_bf16.cu` cuts it.
+fn bf16_threads(cols: usize) -> usize {
+    let groups = cols.div_ceil(64).max(1);
+    32 * groups.div_ceil(groups.div_ceil(CHUNKS))
+}
+
 /// Most tokens of an instruction.
 const FEW: usize = 8;
 /// Most tokens for which weights go straight into registers; for more of them they are shared by a tile of tokens.
 const DECODED: usize = 128;
+/// Most tokens for which weights in BF16 do so: they are read once for every 16 of them.
+const DECODED_BF16: usize = super::plan::FEW;
+/// From how many weights on such kernels are known to do better than portable ones. What they cost at least, whatever the size, is
+/// the start of a group on each multiprocessor with all of its shared memory.
+const LARGE: usize = 1 << 22;
 /// From how many rows on groups of fewer warps, or of more rows, do better.
 const MANY: usize = 4224;
 /// Most tokens of which experts are multiplied in small tiles: there are few of each expert then.
 const UNGROUPED: usize = super::plan::FEW;
+/// The same of experts in BF16.
+const UNGROUPED_BF16: usize = 64;
 
 /// Whether there is a kernel for a step that reads such weights.
 pub(super) fn takes(step: StepKind, layout: Layout) -> bool {
@@ -125,6 +138,7 @@ enum Tiled {
     ChannelA32,
     ChannelA64,
     E8,
+    Bf16,
 }
 
 /// What takes a matrix of `cols` columns to matrix instructions; other orders, and columns that do not fill an instruction,
@@ -133,6 +147,7 @@ fn tiled(layout: Layout, cols: usize) -> Option<Tiled> {
     match layout {
         Layout::Q8_0Split { .. } => Some(Tiled::Q8),
         Layout::E8Planar { .. } => Some(Tiled::E8),
+        Layout::Raw(GgmlType::BF16) if cols.is_multiple_of(8) => Some(Tiled::Bf16),
         Layout::I8 { order: Order::NvA32, scales: Scales::Block32, .. } => Some(Tiled::Block32),
         Layout::I8 { order: Order::NvA32, scales: Scales::Channel, .. } if cols.is_multiple_of(32) => {
             Some(Tiled::ChannelA32)
@@ -160,21 +175,18 @@ fn resident(tiled: Tiled, rows: usize, n: usize, card: &CardInfo) -> Option<(&'s
     let order = match tiled {
         Tiled::ChannelA32 => 0,
         Tiled::ChannelA64 => 1,
-        Tiled::Block32 | Tiled::Q8 | Tiled::E8 => return None,
+        Tiled::Block32 | Tiled::Q8 | Tiled::E8 | Tiled::Bf16 => return None,
     };
     let time = |(tokens, each, _): &(usize, usize, [&str; 2])| {
         (rows.div_ceil(RESIDENT_ROWS) * n.div_ceil(*tokens)).div_ceil((card.processors as usize).max(1))
             * each
     };
-    WARPGROUP_TILES
-        .iter()
-        .min_by_key(|tile| time(tile))
-        .map(|(tokens, _, kernels)| (kernels[order], *tokens))
+    WARPGROUP_TILES.iter().min_by_key(|tile| time(tile)).map(|(tokens, _, kernels)| (kernels[order], *tokens))
 }
 
 /// The kernel that multiplies `n` tokens by `rows` rows of a matrix. Those of int8 in NVIDIA's orders give the same bits, whichever
-/// it is; with `q8_0.split` more than [`DECODED`] tokens, with `e8.planar` more than [`UNGROUPED`], are added in another order than
-/// fewer.
+/// it is; with `q8_0.split` more than [`DECODED`] tokens, with `e8.planar` more than [`UNGROUPED`], with BF16 more than
+/// [`DECODED_BF16`], are added in another order than fewer.
 pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize, card: &CardInfo) -> Option<Product> {
     let [portable, _] = product(layout)?;
     let many = rows > MANY;
@@ -192,6 +204,10 @@ pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize, card: &Ca
     let (own, threads) = share([rows, cols], 1);
     let few = |kernel| {
         Some(Product { group: Group::of(threads), shares: true, ..Product::plain(kernel, own, FEW) })
+    };
+    let spread = |kernel, tokens| {
+        let groups = rows.div_ceil(16).min((card.processors as usize).max(1));
+        Some(Product { spread: Some(groups), ..Product::plain(kernel, 16, tokens) })
     };
     let (kernel, rows, tokens) = match tiled {
         Some(Tiled::Block32) if n <= FEW => return few("gantry_decode_i8_block32_8"),
@@ -211,6 +227,11 @@ pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize, card: &Ca
         Some(Tiled::ChannelA64) => ("gantry_tiles_i8_channel_a64", 128, 128),
         Some(Tiled::Q8) if n > DECODED => ("gantry_tiles_q8_0_split", 128, 64),
         Some(Tiled::E8) if n > UNGROUPED => ("gantry_tiles_e8_planar", 128, 64),
+        Some(Tiled::Bf16) if n > DECODED_BF16 => ("gantry_tiles_bf16", 128, 64),
+        Some(Tiled::Bf16) if rows * cols < LARGE => (portable, 16, 8),
+        Some(Tiled::Bf16) if n <= 4 => return spread("gantry_decode_bf16_4", 8),
+        Some(Tiled::Bf16) if n <= 8 => return spread("gantry_decode_bf16_8", 8),
+        Some(Tiled::Bf16) => return spread("gantry_decode_bf16_16", 16),
         _ => (portable, 16, 8),
     };
     Some(Product::plain(kernel, rows, tokens))
@@ -230,6 +251,7 @@ pub(super) fn experts(layout: Layout, cols: usize, n: usize, card: &CardInfo) ->
         Some(Tiled::Block32) => Some("gantry_decode_experts_i8_block32"),
         Some(Tiled::ChannelA32) => Some("gantry_decode_experts_i8_channel_a32"),
         Some(Tiled::ChannelA64) => Some("gantry_decode_experts_i8_channel_a64"),
+        Some(Tiled::Bf16) => Some("gantry_decode_experts_bf16"),
         Some(Tiled::Q8 | Tiled::E8) | None => None,
     };
     let many = tiled.map(|tiled| match tiled {
@@ -238,9 +260,14 @@ pub(super) fn experts(layout: Layout, cols: usize, n: usize, card: &CardInfo) ->
         Tiled::ChannelA32 => "gantry_tiles_experts_i8_channel_a32",
         Tiled::ChannelA64 => "gantry_tiles_experts_i8_channel_a64",
         Tiled::E8 => "gantry_tiles_experts_e8_planar",
+        Tiled::Bf16 => "gantry_tiles_experts_bf16",
     });
+    let ungrouped = if tiled == Some(Tiled::Bf16) { UNGROUPED_BF16 } else { UNGROUPED };
     Some(match (few, many) {
-        (_, Some(kernel)) if n > UNGROUPED => Product::plain(kernel, 128, 64),
+        (_, Some(kernel)) if n > ungrouped => Product::plain(kernel, 128, 64),
+        (Some(kernel), _) if tiled == Some(Tiled::Bf16) => {
+            Product { pairs: true, group: Group::of(bf16_threads(cols)), ..Product::plain(kernel, 16, FEW) }
+        }
         (Some(kernel), _) => Product { pairs: true, shares: true, ..Product::plain(kernel, 16, FEW) },
         _ => Product::plain(portable, 16, 8),
     })
@@ -289,12 +316,16 @@ mod tests {
     #[test]
     fn rows_are_cut_as_the_kernels_cut_them() {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels/cuda/mma.cuh");
-        let text = std::fs::read_to_string(file).unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
         assert!(text.contains(&format!("constexpr uint CHUNKS = {CHUNKS};")));
         assert!(text.contains("return (blocks + 4 * CHUNKS - 1) / (4 * CHUNKS) * 4;"));
         // Rows of a group: one tile of 16 for 9 chunks and more, 16 of rows that are one chunk.
         let rows = [32, 128, 640, 2560, 6144].map(|cols| share([10_000, cols], 1).0);
         assert_eq!(rows, [256, 256, 48, 16, 16]);
+        let text = std::fs::read_to_string(file.with_file_name("experts_bf16.cu")).unwrap();
+        assert!(text.contains("chunk = (groups + CHUNKS - 1) / CHUNKS;"));
+        let threads = [8, 64, 72, 640, 1024, 1088, 2560, 16384].map(bf16_threads);
+        assert_eq!(threads, [32, 32, 64, 320, 512, 288, 448, 512]);
     }
 
     #[test]
@@ -354,6 +385,7 @@ mod tests {
                 let instructed = match layout {
                     Layout::I8 { order: Order::NvA32, .. } | Layout::E8Planar { .. } => true,
                     Layout::Q8_0Split { .. } => n > DECODED,
+                    Layout::Raw(GgmlType::BF16) => n > DECODED_BF16,
                     _ => false,
                 };
                 // 96 columns do not fill a step of `nv_a64`.
@@ -363,16 +395,27 @@ mod tests {
                     assert_eq!(chosen.kernel != portable, instructed, "{layout}, {n} tokens: {chosen:?}");
                     assert!(chosen.spread.is_some() || chosen.tokens >= 8 && chosen.rows >= 16);
                     let generation = card.generation;
-                    assert!(
-                        !chosen.resident || generation == 90,
-                        "{layout}, sm_{generation}: {chosen:?}"
-                    );
+                    assert!(!chosen.resident || generation == 90, "{layout}, sm_{generation}: {chosen:?}");
                 }
                 let chosen = experts(layout, cols, n, &card(90)).expect("a product");
-                let few = matches!(layout, Layout::I8 { .. } | Layout::E8Planar { .. });
+                let few = matches!(
+                    layout,
+                    Layout::I8 { .. } | Layout::E8Planar { .. } | Layout::Raw(GgmlType::BF16)
+                );
                 let instructed = tiled(layout, cols).is_some() && (n > UNGROUPED || few);
                 assert_eq!(chosen.kernel != portable_experts, instructed, "{layout}, {n} tokens: {chosen:?}");
             }
+        }
+        let bf16 = |shape, n| {
+            let product = gemm(Layout::Raw(GgmlType::BF16), shape, n, &card(90)).expect("a product");
+            (product.kernel, product.spread.is_some())
+        };
+        for n in [1, 4, 5, 8, 9, 32, 33, 4096] {
+            // Rows that are not whole pieces of 16 bytes.
+            assert_eq!(bf16([5000, 1001], n), ("gantry_gemm_bf16", false));
+            let large = bf16([5000, 1000], n);
+            assert_eq!(large.1, n <= 32, "{n} tokens: {large:?}");
+            assert_ne!(large.0, "gantry_gemm_bf16", "{n} tokens");
         }
     }
 }
