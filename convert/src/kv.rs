@@ -1,6 +1,7 @@
 //! Types of a KV cache, as estimates of memory take them.
 
 use clap::ValueEnum;
+use gantry_formats::arch::BlockState;
 
 /// Type of a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -9,14 +10,17 @@ pub(crate) enum KvType {
     F32,
     /// 2 bytes a value
     F16,
+    /// 1 byte a value, and 2 for those of a head at a position
+    Int8,
 }
 
 impl KvType {
-    /// Bytes of a value.
-    pub(crate) fn bytes(self) -> u64 {
+    /// Bytes of what is kept.
+    pub(crate) fn bytes(self, state: &BlockState) -> u64 {
         match self {
-            Self::F32 => 4,
-            Self::F16 => 2,
+            Self::F32 => state.bytes(4, 0),
+            Self::F16 => state.bytes(2, 0),
+            Self::Int8 => state.bytes(1, 2),
         }
     }
 
@@ -25,6 +29,7 @@ impl KvType {
         match self {
             Self::F32 => "f32",
             Self::F16 => "f16",
+            Self::Int8 => "int8",
         }
     }
 
@@ -33,10 +38,8 @@ impl KvType {
         match name {
             "f32" => Ok(Self::F32),
             "f16" => Ok(Self::F16),
-            "int8" | "i8" | "q8_0" => Err(format!(
-                "no backend of this version keeps keys and values as {name}; f32 and f16 can be run"
-            )),
-            _ => Err(format!("no KV cache is called {name}; known are f32 and f16")),
+            "int8" => Ok(Self::Int8),
+            _ => Err(format!("no KV cache is called {name}; known are f32, f16 and int8")),
         }
     }
 }

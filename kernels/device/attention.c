@@ -1,6 +1,6 @@
 /* Causal attention over the caches of sequences: dense, windowed or over chosen positions, with compressed entries and
  * sinks. */
-#include "portable.h"
+#include "kept.h"
 
 #define ATTENTION_GROUP 128
 /* Query heads of a group, which share a key-value head. */
@@ -43,15 +43,31 @@ DEVICE seen_rows rows_seen(GLOBAL const uint *chosen, ulong token, uint per_toke
     return s;
 }
 
-DEVICE float kept_value(uint halves, GLOBAL const uchar *p, ulong i) {
-    return halves ? half_at(p, i * 2) : float_at(p, i * 4);
+/* What values are kept as. */
+#define KEPT_F32 0
+#define KEPT_F16 1
+#define KEPT_INT8 2
+#define KEPT_SIZE(kept) ((kept) == KEPT_F32 ? 4 : (kept) == KEPT_F16 ? 2 : 1)
+
+/* One value; of int8 without its scale. */
+DEVICE float kept_value(uint kept, GLOBAL const uchar *p, ulong i) {
+    if (kept == KEPT_INT8) return (float)(signed char)p[i];
+    return kept == KEPT_F16 ? half_at(p, i * 2) : float_at(p, i * 4);
 }
 
 /* Values i .. i + 4; i and the row's start are multiples of 4. */
-DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
-    if (!halves) return *(GLOBAL const float4 *)(p + i * 4);
-    const uint2 two = *(GLOBAL const uint2 *)(p + i * 2);
+DEVICE float4 kept_values(uint kept, GLOBAL const uchar *p, ulong i) {
+    if (kept == KEPT_F32) return *(GLOBAL const float4 *)(p + i * 4);
     float4 v;
+    if (kept == KEPT_INT8) {
+        const uint four = uint_at(p, i);
+        v.x = (float)(signed char)(uchar)four;
+        v.y = (float)(signed char)(uchar)(four >> 8);
+        v.z = (float)(signed char)(uchar)(four >> 16);
+        v.w = (float)(signed char)(uchar)(four >> 24);
+        return v;
+    }
+    const uint2 two = *(GLOBAL const uint2 *)(p + i * 2);
     v.x = from_half((ushort)two.x);
     v.y = from_half((ushort)(two.x >> 16));
     v.z = from_half((ushort)two.y);
@@ -80,9 +96,9 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
  *   ratio          positions of an entry
  *   chunk          a multiple of 32
  *   splits         at least what the longest token sees / chunk
- * key_len, value_len <= 576.
+ * key_len, value_len <= 576. Of int8 (kept.h) keys' products, and values, are multiplied by their scales.
  * Grid: x = n, y = kv_heads * (heads / kv_heads / 4 rounded up), z = splits. */
-#define ATTENTION(name, halves) \
+#define ATTENTION(name, kept) \
     KERNEL_OF_TWO(ATTENTION_GROUP) \
     name(GLOBAL const float *RESTRICT q, GLOBAL const uchar *RESTRICT states, GLOBAL const ulong *RESTRICT offsets, \
          GLOBAL const ulong *RESTRICT entry_offsets, GLOBAL const uint *RESTRICT positions, \
@@ -99,11 +115,13 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
         SHARED(float, factors, ATTENTION_HEADS); \
         SHARED(ulong, key_at, ATTENTION_TILE); \
         SHARED(ulong, value_at, ATTENTION_TILE); \
-        ATTENTION_BODY(halves) \
+        SHARED(float, key_scales, ATTENTION_TILE); \
+        SHARED(float, value_scales, ATTENTION_TILE); \
+        ATTENTION_BODY(kept) \
     }
 
-#define ATTENTION_BODY(halves) \
-    const uint size = halves ? 2 : 4, lowest = 0xff800000u; \
+#define ATTENTION_BODY(kept) \
+    const uint size = KEPT_SIZE(kept), lowest = 0xff800000u; \
     const uint t = GROUP_X, slot = slots[t], end = positions[t] + 1; \
     const uint grouped = heads / kv_heads, blocks = (grouped + ATTENTION_HEADS - 1) / ATTENTION_HEADS; \
     const uint kv = GROUP_Y / blocks, head = kv * grouped + GROUP_Y % blocks * ATTENTION_HEADS; \
@@ -138,6 +156,12 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
             key_at[LID] = cache + row * key_len * size; \
             value_at[LID] = \
                 shared ? key_at[LID] : cache + (rows * kv_heads * key_len + row * value_len) * size; \
+            if (kept == KEPT_INT8) { \
+                const kept_planes planes = planes_of_int8(rows, kv_heads, key_len, value_len, shared); \
+                if (!shared) value_at[LID] = cache + planes.values + row * value_len; \
+                key_scales[LID] = half_at(states, cache + planes.key_scales + 2 * row); \
+                value_scales[LID] = half_at(states, cache + planes.value_scales + 2 * row); \
+            } \
         } \
         BARRIER(); \
         { \
@@ -152,7 +176,7 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
                         float4 k[4]; \
                         UNROLL for (uint u = 0; u < 4; u++) { \
                             const uint d = start_d + 16 * u; \
-                            k[u] = kept_values(halves, keys, d < key_len ? d : 0); \
+                            k[u] = kept_values(kept, keys, d < key_len ? d : 0); \
                             k[u].x = d < key_len ? k[u].x : 0.0f; \
                             k[u].y = d < key_len ? k[u].y : 0.0f; \
                             k[u].z = d < key_len ? k[u].z : 0.0f; \
@@ -171,7 +195,7 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
                     } \
                 } else { \
                     for (uint d = part; d < key_len; d += 4) { \
-                        const float k = kept_value(halves, keys, d); \
+                        const float k = kept_value(kept, keys, d); \
                         UNROLL for (uint h = 0; h < ATTENTION_HEADS; h++) { \
                             dots[h] = MAD(queries[h * ATTENTION_LEN + d], k, dots[h]); \
                         } \
@@ -185,7 +209,8 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
         BARRIER(); \
         const uint step = ATTENTION_HEADS * ATTENTION_TILE; \
         const float two = quarters[LID] + quarters[LID + step]; \
-        const float dot = two + (quarters[LID + 2 * step] + quarters[LID + 3 * step]); \
+        float dot = two + (quarters[LID + 2 * step] + quarters[LID + 3 * step]); \
+        if (kept == KEPT_INT8 && key < some) dot = MUL(dot, key_scales[key]); \
         const float score = key < some ? MUL(dot, scale) : FROM_BITS(lowest); \
         scores[LID] = score; \
         BARRIER(); \
@@ -208,9 +233,9 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
             UNROLL for (uint i = 0; i < ATTENTION_EACH; i++) out[h][i] *= factor; \
         } \
         if (value_len <= ATTENTION_GROUP) { \
-            ATTENTION_VALUES(halves, 1) \
+            ATTENTION_VALUES(kept, 1) \
         } else { \
-            ATTENTION_VALUES(halves, ATTENTION_EACH) \
+            ATTENTION_VALUES(kept, ATTENTION_EACH) \
         } \
         BARRIER(); \
     } \
@@ -243,7 +268,7 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
 
 /* Adds the weighted values of a tile; a member has `each` dimensions. Loads come first; keys past the last have the
  * weight 0. */
-#define ATTENTION_VALUES(halves, each) \
+#define ATTENTION_VALUES(kept, each) \
     for (uint block = 0; block < some; block += ATTENTION_BLOCK) { \
         float v[ATTENTION_BLOCK][each]; \
         UNROLL for (uint j = 0; j < ATTENTION_BLOCK; j++) { \
@@ -251,7 +276,8 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
                 const uint d = LID + i * ATTENTION_GROUP; \
                 v[j][i] = 0.0f; \
                 if (block + j < some && d < value_len) { \
-                    v[j][i] = kept_value(halves, states + value_at[block + j], d); \
+                    v[j][i] = kept_value(kept, states + value_at[block + j], d); \
+                    if (kept == KEPT_INT8) v[j][i] = MUL(v[j][i], value_scales[block + j]); \
                 } \
             } \
         } \
@@ -265,5 +291,6 @@ DEVICE float4 kept_values(uint halves, GLOBAL const uchar *p, ulong i) {
         } \
     }
 
-ATTENTION(gantry_attention_f32, 0)
-ATTENTION(gantry_attention_f16, 1)
+ATTENTION(gantry_attention_f32, KEPT_F32)
+ATTENTION(gantry_attention_f16, KEPT_F16)
+ATTENTION(gantry_attention_i8, KEPT_INT8)

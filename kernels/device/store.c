@@ -1,5 +1,5 @@
 /* Keys and values into the caches of sequences. */
-#include "portable.h"
+#include "kept.h"
 
 #define STORE_GROUP 256
 
@@ -38,3 +38,39 @@
 
 STORE(gantry_store_f32, float, v)
 STORE(gantry_store_f16, ushort, to_half(v))
+
+#define STORE_ROW 128
+
+/* The same as int8 (kept.h): a row of a head with the scale of its largest value.
+ *   heads  of keys, and of values
+ * Grid: x = heads, twice as many where there are values, y = n. */
+KERNEL(STORE_ROW)
+gantry_store_i8(GLOBAL const float *RESTRICT x, GLOBAL uchar *RESTRICT states, GLOBAL const ulong *RESTRICT offsets,
+                GLOBAL const uint *RESTRICT positions, GLOBAL const uint *RESTRICT slots, ulong row, ulong key_start,
+                ulong value_start, ulong capacity, uint n, uint key_values, uint value_values, uint heads) {
+    BEGIN();
+    SHARED(uint, most, STORE_ROW);
+    const uint t = GROUP_Y, values = GROUP_X >= heads, head = values ? GROUP_X - heads : GROUP_X;
+    const uint key_len = key_values / heads, value_len = value_values / heads, len = values ? value_len : key_len;
+    x += t * row + (values ? value_start : key_start) + (ulong)head * len;
+    uint high = 0;
+    for (uint i = LID; i < len; i += STORE_ROW) {
+        /* As integers NaN is above all. */
+        const uint bits = BITS(x[i]) & 0x7fffffffu;
+        high = bits > high ? bits : high;
+    }
+    most[LID] = high;
+    BARRIER();
+    for (uint step = STORE_ROW / 2; step > 0; step /= 2) {
+        if (LID < step && most[LID + step] > most[LID]) most[LID] = most[LID + step];
+        BARRIER();
+    }
+    const ushort bits = scale_of_int8(FROM_BITS(most[0]));
+    const float scale = from_half(bits);
+    const kept_planes planes = planes_of_int8(capacity, heads, key_len, value_len, value_values == 0);
+    const ulong at = (ulong)ring_row(positions[t], capacity) * heads + head;
+    GLOBAL uchar *cache = states + offsets[slots[t]];
+    GLOBAL uchar *to = cache + (values ? planes.values : 0) + at * len;
+    for (uint i = LID; i < len; i += STORE_ROW) to[i] = int8_of(x[i], scale);
+    if (LID == 0) *(GLOBAL ushort *)(cache + (values ? planes.value_scales : planes.key_scales) + 2 * at) = bits;
+}

@@ -4,10 +4,11 @@ mod attention_case;
 mod random;
 
 use attention_case::Case;
-use gantry_kernels::cpu::{Isa, KvCache, KvShape, KvType, Pool};
+use gantry_kernels::cpu::{Isa, KvCache, KvShape, KvType, Pool, kv_int8_row};
+use half::f16;
 use random::{Rng, assert_same};
 
-const KINDS: [KvType; 2] = [KvType::F32, KvType::F16];
+const KINDS: [KvType; 3] = [KvType::F32, KvType::F16, KvType::Int8];
 
 fn square(heads: usize, dim: usize) -> KvShape {
     KvShape { heads, key_len: dim, value_len: dim, shared: false }
@@ -53,7 +54,7 @@ fn every_combination_matches_f64_and_agrees_bit_for_bit() {
                         for sinks in [false, true] {
                             combination += 1;
                             let tokens = [1, 3, 18, 37][rng.below(4)];
-                            let kind = KINDS[combination % 2];
+                            let kind = KINDS[combination % 3];
                             let shape = KvShape { heads, key_len, value_len, shared };
                             let mut case = Case::new(&mut rng, n_heads, shape, tokens, kind, 1.0);
                             case.window = window;
@@ -62,7 +63,7 @@ fn every_combination_matches_f64_and_agrees_bit_for_bit() {
                             }
                             if let Some(per) = more {
                                 let ratio = [1, 2, 5][rng.below(3)];
-                                case = case.with_more(&mut rng, ratio, per, KINDS[combination / 2 % 2]);
+                                case = case.with_more(&mut rng, ratio, per, KINDS[combination / 3 % 3]);
                             }
                             if sinks {
                                 case = case.with_sinks(&mut rng);
@@ -199,4 +200,41 @@ fn the_cache_says_how_large_it_is() {
     let shared = KvShape { heads: 1, key_len: 576, value_len: 512, shared: true };
     assert_eq!(KvCache::new(KvType::F32, shared, 10, None).bytes(), 10 * 576 * 4);
     assert_eq!(KvCache::bytes_of(KvType::F32, shared, usize::MAX, None), None);
+    // A scale for each row of a head.
+    assert_eq!(KvCache::new(KvType::Int8, shared, 10, None).bytes(), 10 * (576 + 2));
+    assert_eq!(KvCache::new(KvType::Int8, square(3, 64), 100, None).bytes(), 2 * 3 * 100 * (64 + 2));
+    assert_eq!(KvCache::bytes_of(KvType::Int8, shared, usize::MAX, None), None);
+}
+
+#[test]
+fn an_int8_row_is_half_a_step_from_its_values() {
+    let mut rng = Rng(41);
+    for len in [1, 2, 64, 130] {
+        for size in [1e-3, 1.0, 3e4] {
+            let row = rng.units(len, size);
+            let mut q = vec![99; len];
+            let scale = kv_int8_row(&row, &mut q).to_f32();
+            let most = row.iter().fold(0f32, |m, x| m.max(x.abs()));
+            assert!((scale * 127.0 / most - 1.0).abs() <= 1.0 / 2048.0 || most < 0.01, "{scale} of {most}");
+            for (q, x) in q.iter().zip(&row) {
+                // The scale was rounded too, so that the largest may lie a little beyond 127 of it.
+                let off = (f32::from(*q) * scale - x).abs();
+                assert!(off <= scale * 0.5001 + most / 2000.0, "{q} · {scale} for {x}");
+            }
+        }
+    }
+    let of = |row: &[f32]| {
+        let mut q = vec![99; row.len()];
+        (kv_int8_row(row, &mut q), q)
+    };
+    // Too small for a scale: all stand for 0.
+    assert_eq!(of(&[0.0, -0.0]), (f16::ZERO, vec![0, 0]));
+    assert_eq!(of(&[1e-7, -2e-8]).0, f16::ZERO);
+    assert_eq!(of(&[127.0, -127.0, 0.5, 1.5, -2.5]), (f16::ONE, vec![127, -127, 0, 2, -2]));
+    // Too large for a scale: the largest there is.
+    assert_eq!(of(&[f32::MAX, -3e7, 65504.0]), (f16::MAX, vec![127, -127, 1]));
+    for wrong in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+        let (scale, q) = of(&[1.0, wrong]);
+        assert!(!scale.is_finite() && q == [0, 0], "{wrong}: {scale} {q:?}");
+    }
 }

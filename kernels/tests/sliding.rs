@@ -19,6 +19,8 @@ fn a_sliding_cache_gives_the_bits_of_a_full_one_through_rewinds() {
         (KvType::F16, false, 1, 5, 0),
         (KvType::F32, true, 1, 1, 3),
         (KvType::F16, true, 2, 30, 11),
+        (KvType::Int8, false, 2, 13, 6),
+        (KvType::Int8, true, 1, 5, 2),
     ] {
         let (key_len, value_len) = (24, 20);
         let shape = KvShape { heads, key_len, value_len, shared };

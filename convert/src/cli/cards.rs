@@ -44,7 +44,7 @@ pub(crate) struct CardArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     context: Option<u64>,
 
-    /// Type of the KV cache in that estimate: f32 or f16 [default: f32]
+    /// Type of the KV cache in that estimate: f32, f16 or int8 [default: f32]
     #[arg(long, value_name = "TYPE", value_parser = KvType::parse)]
     kv: Option<KvType>,
 }

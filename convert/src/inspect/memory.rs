@@ -42,8 +42,7 @@ pub(super) fn estimate(opened: &Opened, header: &Header, context: Option<u64>, k
     let hparams = Hparams::read(header);
     let context = context.unwrap_or_else(|| hparams.context_length.unwrap_or(CONTEXT).min(CONTEXT));
     let layers = states(opened, header, &hparams, context);
-    let layer_bytes =
-        |layer: usize| layers.get(layer).copied().flatten().unwrap_or_default().bytes(kv.bytes());
+    let layer_bytes = |layer: usize| kv.bytes(&layers.get(layer).copied().flatten().unwrap_or_default());
     let cards = match opened {
         Opened::Gguf(gguf) => {
             let kv = (0..layers.len()).map(layer_bytes).fold(0, u64::saturating_add);

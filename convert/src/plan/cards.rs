@@ -144,6 +144,6 @@ pub(super) fn state_bytes(
     layers: impl Iterator<Item = u32>,
     kv: KvType,
 ) -> BTreeMap<u32, u64> {
-    let of = |layer: u32| Some((layer, states.get(layer as usize).copied().flatten()?.bytes(kv.bytes())));
+    let of = |layer: u32| Some((layer, kv.bytes(states.get(layer as usize)?.as_ref()?)));
     layers.filter_map(of).collect()
 }

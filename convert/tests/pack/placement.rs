@@ -143,6 +143,9 @@ fn budgets_and_the_host_share_by_what_they_have() {
     assert_eq!(seen(&[])["cards"][0]["kv_bytes"], kv);
     assert_eq!(seen(&["--kv", "f16"])["cards"][0]["kv_bytes"], kv / 2);
     assert_eq!(seen(&["--context", "128"])["cards"][0]["kv_bytes"], kv * 2);
+    // A quarter, and a scale for each row of a head.
+    let int8 = seen(&["--kv", "int8"])["cards"][0]["kv_bytes"].as_u64().expect("bytes");
+    assert!(int8 > kv / 4 && int8 < kv / 2, "{int8} of {kv}");
     // Half the type, half the memory.
     let f16 = room.convert("f16.gantry", &[&more[..], &["--kv", "f16"]].concat());
     assert_eq!(f16.manifest().placement.as_ref().expect("recorded").cards[0].kv_bytes, kv / 2);
@@ -198,7 +201,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     convert(&["--cards", "4", "--placement", "layers"], 2, &["4 cards for 3 layers"]);
     convert(&["--placement", "spread"], 2, &["spread", "replicate:N"]);
     convert(&["--fill", "last"], 2, &["last"]);
-    convert(&["--kv", "int8"], 2, &["int8", "f32 and f16"]);
+    convert(&["--kv", "int4"], 2, &["int4", "f32, f16 and int8"]);
     convert(&["--vram-reserve", "lots"], 2, &["lots"]);
     // A dense model has nothing to spread.
     llama(Path::new(&input), 2, 0, GgmlType::Q8_0);

@@ -7,14 +7,17 @@ use super::{Hparams, Metadata, Resolved, Where, find};
 pub struct BlockState {
     /// Keys and values of all positions, in the type that a session keeps them in.
     pub cache: u64,
+    /// Rows that these are, each of one head, position, and keys or values: int8 has a scale for each.
+    pub rows: u64,
     /// What is computed with further, always f32: keys of an indexer, states of delta nets, inputs of convolutions.
     pub exact: u64,
 }
 
 impl BlockState {
-    /// Bytes, with `element` bytes for a value of a key.
-    pub fn bytes(&self, element: u64) -> u64 {
-        self.cache.saturating_mul(element).saturating_add(self.exact.saturating_mul(4))
+    /// Bytes, with `element` bytes for a value of a key and `row` more for all those of a head at a position.
+    pub fn bytes(&self, element: u64, row: u64) -> u64 {
+        let cache = self.cache.saturating_mul(element).saturating_add(self.rows.saturating_mul(row));
+        cache.saturating_add(self.exact.saturating_mul(4))
     }
 }
 
@@ -32,13 +35,15 @@ impl Resolved {
             state.exact = product(&[dim, dim, values])?.checked_add(product(&[conv - 1, channels])?)?;
         } else if let Some(mla) = &s.mla {
             state.cache = product(&[size(mla.kv_rank + mla.rot), context])?;
+            state.rows = context;
             let indexer = s.indexer.as_ref().filter(|i| size(i.top_k) < context);
             if let Some(indexer) = indexer.filter(|i| i.full.get(block as usize) == Some(&true)) {
                 state.exact = product(&[size(indexer.key_len), context])?;
             }
         } else if let Some(own) = &s.deepseek4 {
             let len = h.key_length?;
-            state.cache = product(&[len, (2 * size(own.window) + BATCH).min(context)])?;
+            state.rows = (2 * size(own.window) + BATCH).min(context);
+            state.cache = product(&[len, state.rows])?;
             let ratio = size(*s.compression.as_ref()?.ratios.get(block as usize)?);
             if let Some(entries) = context.checked_div(ratio) {
                 // Room for one, though no block of a shorter sequence is ever complete.
@@ -46,6 +51,7 @@ impl Resolved {
                 let indexed = self.applies(Where::Indexed, block)?;
                 let width = if indexed { 2 } else { 1 };
                 state.cache = state.cache.checked_add(product(&[len, entries])?)?;
+                state.rows = state.rows.checked_add(entries)?;
                 let rows = (2 * width * ratio + BATCH).min(context);
                 state.exact = product(&[2, width, len, rows])?;
                 let indexer = s.indexer.as_ref().filter(|i| indexed && size(i.top_k) < entries);
@@ -56,6 +62,7 @@ impl Resolved {
             }
         } else {
             state.cache = product(&[h.heads_kv?, h.key_length?.checked_add(h.value_length?)?, context])?;
+            state.rows = product(&[2, h.heads_kv?, context])?;
             let ratio =
                 s.compression.as_ref().and_then(|c| c.ratios.get(block as usize)).copied().unwrap_or(0);
             let beyond =
@@ -100,8 +107,8 @@ pub fn states(
     let attention = |layer: u64| {
         let heads = per_layer.as_ref().map_or(h.heads_kv, |list| list.get(layer as usize).copied());
         let length = h.key_length?.checked_add(h.value_length?)?;
-        let cache = heads?.checked_mul(length)?.checked_mul(context)?;
-        Some(BlockState { cache, exact: 0 })
+        let each = heads?.checked_mul(context)?;
+        Some(BlockState { cache: each.checked_mul(length)?, rows: each.checked_mul(2)?, exact: 0 })
     };
     (0..blocks).map(attention).collect()
 }

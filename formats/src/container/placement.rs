@@ -27,7 +27,7 @@ pub struct PlacementSection {
     /// Positions that the KV cache was estimated for; absent where the hyperparameters do not say.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub context: Option<u64>,
-    /// Type of the KV cache in that estimate: `f32`, `f16`.
+    /// Type of the KV cache in that estimate: `f32`, `f16`, `int8`.
     pub kv: String,
     /// The counts that decided; absent where experts were placed as if all were alike.
     #[serde(skip_serializing_if = "Option::is_none", default)]

@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use half::f16;
 
+use super::kv_int8::kv_int8_row;
+
 /// How a cache stores its elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvType {
@@ -11,6 +13,8 @@ pub enum KvType {
     F32,
     /// Rounded to nearest even, half the memory.
     F16,
+    /// A row of a head as int8 with an f16 scale ([`kv_int8_row`](super::kv_int8_row)): a quarter of the memory.
+    Int8,
 }
 
 /// What a position holds.
@@ -61,6 +65,8 @@ pub struct KvCache {
 pub(super) enum KvPlane {
     F32(Vec<f32>),
     F16(Vec<f16>),
+    /// Values, and the scale of each of their rows.
+    Int8(Vec<i8>, Vec<f16>),
 }
 
 impl KvCache {
@@ -80,6 +86,7 @@ impl KvCache {
         let plane = |len: usize| match kind {
             KvType::F32 => KvPlane::F32(vec![0.0; heads * slots * len]),
             KvType::F16 => KvPlane::F16(vec![f16::ZERO; heads * slots * len]),
+            KvType::Int8 => KvPlane::Int8(vec![0; heads * slots * len], vec![f16::ZERO; heads * slots]),
         };
         let values = (!shared).then(|| plane(value_len));
         KvCache { shape, capacity, window, slots, first: 0, end: 0, keys: plane(key_len), values }
@@ -87,13 +94,9 @@ impl KvCache {
 
     /// Bytes that such a cache takes; none: more than a usize counts.
     pub fn bytes_of(kind: KvType, shape: KvShape, capacity: usize, window: Option<Window>) -> Option<usize> {
-        let element = match kind {
-            KvType::F32 => 4,
-            KvType::F16 => 2,
-        };
-        let values = if shape.shared { 0 } else { shape.value_len };
-        let row = shape.key_len.checked_add(values)?.checked_mul(shape.heads)?;
-        row.checked_mul(slots(capacity, window))?.checked_mul(element)
+        let values = if shape.shared { Some(0) } else { kind.row_bytes(shape.value_len) };
+        let row = kind.row_bytes(shape.key_len)?.checked_add(values?)?.checked_mul(shape.heads)?;
+        row.checked_mul(slots(capacity, window))
     }
 
     /// What a position holds.
@@ -108,11 +111,7 @@ impl KvCache {
 
     /// Bytes of its planes.
     pub fn bytes(&self) -> usize {
-        let kind = match self.keys {
-            KvPlane::F32(_) => KvType::F32,
-            KvPlane::F16(_) => KvType::F16,
-        };
-        Self::bytes_of(kind, self.shape, self.capacity, self.window).expect("it exists")
+        Self::bytes_of(self.keys.kind(), self.shape, self.capacity, self.window).expect("it exists")
     }
 
     /// The first position that is still there: 0 without a window. A write may start there or later, or at 0; a
@@ -161,9 +160,9 @@ impl KvCache {
     /// The keys of positions `range`, one after the other.
     ///
     /// # Panics
-    /// Where the cache has several heads or is F16, or a position is not there.
+    /// Where the cache has several heads or is not F32, or a position is not there.
     pub fn rows_f32(&self, range: Range<usize>) -> &[f32] {
-        let KvPlane::F32(keys) = &self.keys else { panic!("rows of an F16 cache as f32") };
+        let KvPlane::F32(keys) = &self.keys else { panic!("rows of another cache as f32") };
         assert_eq!(self.shape.heads, 1, "rows of a cache with one head");
         assert!(range.start <= range.end, "positions {range:?}");
         self.assert_there(&range);
@@ -188,9 +187,10 @@ impl KvCache {
             for head in 0..heads {
                 if first < there {
                     let slot = |position: usize| head * self.slots + position - self.first;
-                    plane.save(slot(first) * len..slot(there) * len, out);
+                    plane.save(slot(first)..slot(there), end - there, len, out);
+                } else {
+                    plane.save(0..0, end - there, len, out);
                 }
-                out.resize(out.len() + (end - there) * len * plane.element(), 0);
             }
         }
         first
@@ -201,22 +201,23 @@ impl KvCache {
     pub fn restore(&mut self, range: Range<usize>, saved: &[u8]) -> bool {
         let KvShape { heads, key_len, value_len, shared } = self.shape;
         let n = range.len();
-        let element = self.keys.element();
-        let row = heads * (key_len + if shared { 0 } else { value_len }) * element;
+        let row = |len| self.keys.kind().row_bytes(len).unwrap_or(0);
+        let row_bytes = heads * (row(key_len) + if shared { 0 } else { row(value_len) });
         let room =
             n <= self.slots && range.end <= self.capacity && (self.window.is_some() || range.start == 0);
-        if !room || n.checked_mul(row) != Some(saved.len()) {
+        if !room || n.checked_mul(row_bytes) != Some(saved.len()) {
             return false;
         }
         if self.window.is_some() {
             (self.first, self.end) = (range.start, range.end);
         }
+        let rows = [row(key_len), row(value_len)].map(|bytes| bytes * n);
         let mut rest = saved;
         let planes = [Some((&mut self.keys, key_len)), self.values.as_mut().map(|v| (v, value_len))];
-        for (plane, len) in planes.into_iter().flatten() {
+        for ((plane, len), bytes) in planes.into_iter().flatten().zip(rows) {
             for head in 0..heads {
-                let (own, later) = rest.split_at(n * len * element);
-                plane.restore(head * self.slots * len, own);
+                let (own, later) = rest.split_at(bytes);
+                plane.restore(head * self.slots, n, len, own);
                 rest = later;
             }
         }
@@ -261,7 +262,7 @@ impl KvCache {
             for (plane, len) in planes.into_iter().flatten() {
                 for head in 0..heads {
                     let at = head * self.slots;
-                    plane.copy_within((at + from) * len..(at + from + count) * len, at * len);
+                    plane.copy_within(at + from..at + from + count, at, len);
                 }
             }
             self.first = first - keep;
@@ -274,39 +275,70 @@ fn slots(capacity: usize, window: Option<Window>) -> usize {
     capacity.min(needed.unwrap_or(usize::MAX))
 }
 
-impl KvPlane {
-    /// Bytes of one.
-    fn element(&self) -> usize {
+impl KvType {
+    /// Bytes of a row of a head of `len` values.
+    fn row_bytes(self, len: usize) -> Option<usize> {
         match self {
-            KvPlane::F32(_) => 4,
-            KvPlane::F16(_) => 2,
+            KvType::F32 => len.checked_mul(4),
+            KvType::F16 => len.checked_mul(2),
+            KvType::Int8 => len.checked_add(2),
+        }
+    }
+}
+
+impl KvPlane {
+    fn kind(&self) -> KvType {
+        match self {
+            KvPlane::F32(_) => KvType::F32,
+            KvPlane::F16(_) => KvType::F16,
+            KvPlane::Int8(..) => KvType::Int8,
         }
     }
 
-    fn save(&self, range: Range<usize>, out: &mut Vec<u8>) {
+    /// Rows of `len` values in `slots`, then as many as `missing` of zeros; of int8 the scales after the values.
+    fn save(&self, slots: Range<usize>, missing: usize, len: usize, out: &mut Vec<u8>) {
+        let range = slots.start * len..slots.end * len;
         match self {
             KvPlane::F32(plane) => out.extend(plane[range].iter().flat_map(|v| v.to_le_bytes())),
             KvPlane::F16(plane) => out.extend(plane[range].iter().flat_map(|v| v.to_le_bytes())),
+            KvPlane::Int8(plane, scales) => {
+                out.extend(plane[range].iter().map(|v| v.cast_unsigned()));
+                out.resize(out.len() + missing * len, 0);
+                out.extend(scales[slots].iter().flat_map(|v| v.to_le_bytes()));
+                out.resize(out.len() + missing * 2, 0);
+                return;
+            }
         }
+        out.resize(out.len() + missing * self.kind().row_bytes(len).unwrap_or(0), 0);
     }
 
-    fn restore(&mut self, at: usize, saved: &[u8]) {
+    /// Takes `n` rows from slot `slot` on, as `save` wrote them.
+    fn restore(&mut self, slot: usize, n: usize, len: usize, saved: &[u8]) {
+        let at = slot * len;
         match self {
             KvPlane::F32(plane) => {
                 let values = saved.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
                 plane[at..].iter_mut().zip(values).for_each(|(to, from)| *to = from);
             }
-            KvPlane::F16(plane) => {
-                let values = saved.as_chunks::<2>().0.iter().map(|b| f16::from_le_bytes(*b));
-                plane[at..].iter_mut().zip(values).for_each(|(to, from)| *to = from);
+            KvPlane::F16(plane) => halves(saved, &mut plane[at..]),
+            KvPlane::Int8(plane, scales) => {
+                let (values, rest) = saved.split_at(n * len);
+                plane[at..].iter_mut().zip(values).for_each(|(to, from)| *to = from.cast_signed());
+                halves(rest, &mut scales[slot..]);
             }
         }
     }
 
-    fn copy_within(&mut self, from: Range<usize>, to: usize) {
+    /// Rows of some slots to those from `to` on.
+    fn copy_within(&mut self, slots: Range<usize>, to: usize, len: usize) {
+        let from = slots.start * len..slots.end * len;
         match self {
-            KvPlane::F32(plane) => plane.copy_within(from, to),
-            KvPlane::F16(plane) => plane.copy_within(from, to),
+            KvPlane::F32(plane) => plane.copy_within(from, to * len),
+            KvPlane::F16(plane) => plane.copy_within(from, to * len),
+            KvPlane::Int8(plane, scales) => {
+                plane.copy_within(from, to * len);
+                scales.copy_within(slots, to);
+            }
         }
     }
 
@@ -322,7 +354,8 @@ impl KvPlane {
         for token in 0..tokens {
             let row = from[token * stride..][..heads * len].chunks_exact(len);
             for (head, from) in row.enumerate() {
-                let at = (head * slots + slot + token) * len;
+                let row = head * slots + slot + token;
+                let at = row * len;
                 match self {
                     KvPlane::F32(to) => to[at..][..len].copy_from_slice(from),
                     KvPlane::F16(to) => {
@@ -331,8 +364,14 @@ impl KvPlane {
                             .zip(from)
                             .for_each(|(to, from)| *to = f16::from_f32(*from));
                     }
+                    KvPlane::Int8(to, scales) => scales[row] = kv_int8_row(from, &mut to[at..][..len]),
                 }
             }
         }
     }
+}
+
+fn halves(bytes: &[u8], to: &mut [f16]) {
+    let values = bytes.as_chunks::<2>().0.iter().map(|b| f16::from_le_bytes(*b));
+    to.iter_mut().zip(values).for_each(|(to, from)| *to = from);
 }

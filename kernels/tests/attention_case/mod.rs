@@ -1,7 +1,9 @@
 //! A sequence of tokens with everything that attention may be told about it, and its result in f64.
 #![allow(dead_code)] // Each test binary uses its part.
 
-use gantry_kernels::cpu::{Chosen, Isa, Keys, KvCache, KvShape, KvType, More, Pool, Window, attention};
+use gantry_kernels::cpu::{
+    Chosen, Isa, Keys, KvCache, KvShape, KvType, More, Pool, Window, attention, kv_int8_row,
+};
 use half::f16;
 
 use crate::random::{Rng, assert_written, poison};
@@ -45,6 +47,19 @@ fn some_of(rng: &mut Rng, end: usize, per: usize) -> Vec<u32> {
 
 pub(crate) fn lists(rng: &mut Rng, tokens: usize, per: usize, end: impl Fn(usize) -> usize) -> Lists {
     (0..tokens).map(|token| some_of(rng, end(token), per)).collect()
+}
+
+/// What a row of a head stands for where it is kept.
+fn stored(kind: KvType, row: &[f32]) -> Vec<f64> {
+    match kind {
+        KvType::F32 => row.iter().map(|x| f64::from(*x)).collect(),
+        KvType::F16 => row.iter().map(|x| f16::from_f32(*x).to_f64()).collect(),
+        KvType::Int8 => {
+            let mut q = vec![0; row.len()];
+            let scale = kv_int8_row(row, &mut q).to_f64();
+            q.iter().map(|q| f64::from(*q) * scale).collect()
+        }
+    }
 }
 
 /// The lists of tokens `first..first + n` as the kernels take them.
@@ -193,14 +208,10 @@ impl Case {
         let (stride, kv) = (self.stride(), head / (self.n_heads / heads));
         // A row of k and v to the key and the value of head kv, as stored.
         let entry = |row: &[f32], kind: KvType| {
-            let stored = |x: &f32| match kind {
-                KvType::F32 => f64::from(*x),
-                KvType::F16 => f16::from_f32(*x).to_f64(),
-            };
-            let key = &row[kv * key_len..][..key_len];
+            let key = stored(kind, &row[kv * key_len..][..key_len]);
             let value = &row[heads * key_len + kv * value_len..][..value_len];
-            let value = if shared { &key[..value_len] } else { value };
-            (key.iter().map(stored).collect::<Vec<_>>(), value.iter().map(stored).collect::<Vec<_>>())
+            let value = if shared { key[..value_len].to_vec() } else { stored(kind, value) };
+            (key, value)
         };
         let mut seen = Vec::new();
         for p in (token + 1).saturating_sub(self.window.unwrap_or(usize::MAX))..=token {

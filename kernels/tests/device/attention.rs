@@ -1,10 +1,10 @@
 //! Attention. Bound: 3e-6 of the largest value that takes part, from f64.
 
-use gantry_kernels::cpu::{KvShape, KvType, Window};
+use gantry_kernels::cpu::{KvShape, KvType, Window, kv_int8_row};
 use half::f16;
 
 use crate::attention_case::{Case, Lists};
-use crate::launch::{Arg, launch, maybe, read, write};
+use crate::launch::{Arg, launch, maybe, on_a_card, read, write};
 use crate::random::{Rng, assert_same, assert_written, poison};
 
 const BOUND: f64 = 3e-6;
@@ -17,42 +17,59 @@ struct How {
     chunk: usize,
 }
 
-fn put(kind: KvType, bytes: &mut [u8], at: usize, values: &[f32]) {
-    match kind {
-        KvType::F32 => {
-            bytes[at * 4..].chunks_mut(4).zip(values).for_each(|(b, v)| b.copy_from_slice(&v.to_le_bytes()))
-        }
-        KvType::F16 => bytes[at * 2..]
-            .chunks_mut(2)
-            .zip(values)
-            .for_each(|(b, v)| b.copy_from_slice(&f16::from_f32(*v).to_le_bytes())),
-    }
-}
-
 /// A cache on the device, full of NaN.
 struct Ring {
     shape: KvShape,
     kind: KvType,
     capacity: usize,
+    /// Byte of the values, and of the scales of keys and of values.
+    values: usize,
+    scales: [usize; 2],
     bytes: Vec<u8>,
 }
 
 impl Ring {
     fn new(shape: KvShape, kind: KvType, capacity: usize) -> Self {
-        let values = if shape.shared { 0 } else { shape.value_len };
-        let size = if kind == KvType::F32 { 4 } else { 2 };
-        let bytes = capacity * shape.heads * (shape.key_len + values) * size;
-        Ring { shape, kind, capacity, bytes: vec![0xff; bytes.next_multiple_of(64)] }
+        let KvShape { heads, key_len, value_len, shared } = shape;
+        let value_len = if shared { 0 } else { value_len };
+        let size = [4, 2, 1][kind as usize];
+        let each = capacity * heads;
+        let whole = |bytes: usize| if kind == KvType::Int8 { bytes.next_multiple_of(16) } else { bytes };
+        let values = whole(each * key_len * size);
+        let keys_end = values + whole(each * value_len * size);
+        let scales = [keys_end, keys_end + if shared { 0 } else { whole(each * 2) }];
+        let end = if kind == KvType::Int8 { scales[1] + each * 2 } else { keys_end };
+        Ring { shape, kind, capacity, values, scales, bytes: vec![0xff; end.next_multiple_of(64)] }
     }
 
     /// A row of keys and values, all heads of each.
     fn put(&mut self, position: usize, row: &[f32]) {
         let KvShape { heads, key_len, value_len, shared } = self.shape;
-        let (row_at, keys) = (position % self.capacity, heads * key_len);
-        put(self.kind, &mut self.bytes, row_at * keys, &row[..keys]);
-        if !shared {
-            let at = self.capacity * keys + row_at * heads * value_len;
-            put(self.kind, &mut self.bytes, at, &row[keys..][..heads * value_len]);
+        let keys = heads * key_len;
+        let planes = [(0, key_len, &row[..keys]), (self.values, value_len, &row[keys..])];
+        for (plane, (at, len, row)) in planes.into_iter().enumerate().take(if shared { 1 } else { 2 }) {
+            for (head, values) in row.chunks_exact(len).take(heads).enumerate() {
+                let index = position % self.capacity * heads + head;
+                let mut put = |at: usize, new: &[u8]| self.bytes[at..at + new.len()].copy_from_slice(new);
+                match self.kind {
+                    KvType::F32 => {
+                        let new: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+                        put(at + index * len * 4, &new);
+                    }
+                    KvType::F16 => {
+                        let new: Vec<u8> =
+                            values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect();
+                        put(at + index * len * 2, &new);
+                    }
+                    KvType::Int8 => {
+                        let mut q = vec![0; len];
+                        let scale = kv_int8_row(values, &mut q);
+                        let new: Vec<u8> = q.iter().map(|q| q.cast_unsigned()).collect();
+                        put(at + index * len, &new);
+                        put(self.scales[plane] + index * 2, &scale.to_le_bytes());
+                    }
+                }
+            }
         }
     }
 }
@@ -115,9 +132,9 @@ fn run(case: &Case, how: How) -> Option<Vec<f32>> {
         args.extend(numbers.iter().chain(&per).map(|&v| Arg::U32(v as u32)));
         args.extend([more.map_or(0, |more| more.ratio), how.chunk, splits].map(|v| Arg::U32(v as u32)));
         args.push(Arg::F32(case.scale));
-        let name = if case.kind == KvType::F32 { "gantry_attention_f32" } else { "gantry_attention_f16" };
+        let name = format!("gantry_attention_{}", name(case.kind));
         let blocks = (case.n_heads / kv).div_ceil(4);
-        if !launch(name, [n, kv * blocks, splits], &mut args) {
+        if !launch(&name, [n, kv * blocks, splits], &mut args) {
             return None;
         }
         drop(args);
@@ -132,12 +149,200 @@ fn run(case: &Case, how: How) -> Option<Vec<f32>> {
     Some(all)
 }
 
+fn name(kind: KvType) -> &'static str {
+    match kind {
+        KvType::F32 => "f32",
+        KvType::F16 => "f16",
+        KvType::Int8 => "i8",
+    }
+}
+
+/// All tokens of a case by matrix instructions: `batch` at once into a ring of `capacity` rows, each by itself, in up to
+/// `pieces` pieces and `spare` empty ones; or in tiles.
+fn instructed(case: &Case, (batch, capacity): (usize, usize), how: Option<(usize, usize)>) -> Vec<f32> {
+    let KvShape { heads: kv, key_len: len, .. } = case.shape;
+    let (stride, heads, grouped) = (case.stride(), case.n_heads, case.n_heads / kv);
+    let mut ring = Ring::new(case.shape, case.kind, capacity);
+    let mut all = Vec::new();
+    for first in (0..case.tokens).step_by(batch) {
+        let n = batch.min(case.tokens - first);
+        for p in first..first + n {
+            ring.put(p, &case.rows[p * stride + case.q_width()..]);
+        }
+        let mut states = vec![0xffu8; 64];
+        states.extend_from_slice(&ring.bytes);
+        let offsets = [0u64, 64];
+        let q = &case.rows[first * stride..][..n * stride];
+        let mut y = poison(n * case.width());
+        let window = case.window.unwrap_or(0);
+        let int = |values: &[usize]| values.iter().map(|v| Arg::U32(*v as u32)).collect::<Vec<_>>();
+        let long = [stride, 0, capacity].map(|v| Arg::U64(v as u64));
+        let sinks = maybe(case.sinks.as_deref());
+        match how {
+            None => {
+                let mut args = vec![read(q), read(&states), read(&offsets), sinks, write(&mut y)];
+                args.extend(long);
+                args.extend(int(&[0, n, first, 1, heads, kv, window]));
+                args.push(Arg::F32(case.scale));
+                let name = format!("gantry_attend_tiles_{}_{len}", name(case.kind));
+                launch(&name, [n.div_ceil(64), heads * len.div_ceil(128), 1], &mut args);
+            }
+            Some((pieces, spare)) => {
+                let group = [4, 8, 16].into_iter().find(|g| *g >= grouped).unwrap_or(16);
+                let group = if len == 256 { 8 } else { group };
+                let seen = (first + n).min(if window > 0 { window } else { usize::MAX });
+                let splits = seen.div_ceil(256).min(pieces) + spare;
+                let positions: Vec<u32> = (first..first + n).map(|p| p as u32).collect();
+                let slots = vec![1u32; n];
+                let mut partial = poison(n * heads * splits * (2 + len));
+                let mut args = vec![read(q), read(&states), read(&offsets), read(&positions), read(&slots)];
+                args.extend([sinks, write(&mut y)]);
+                args.push(if splits > 1 { write(&mut partial) } else { Arg::Null });
+                args.extend(long);
+                args.extend(int(&[heads, kv, window, pieces, splits]));
+                args.push(Arg::F32(case.scale));
+                let name = format!("gantry_attend_{}_{len}_{group}", name(case.kind));
+                launch(&name, [n, kv * grouped.div_ceil(group), splits], &mut args);
+                drop(args);
+                if splits > 1 {
+                    let mut args = vec![read(&partial), maybe(case.sinks.as_deref()), write(&mut y)];
+                    args.extend(int(&[heads, len, splits]));
+                    launch("gantry_attend_join", [n, heads, len / 64], &mut args);
+                }
+            }
+        }
+        assert_written(&y);
+        all.extend(y);
+    }
+    all
+}
+
+#[test]
+pub(crate) fn by_instructions() {
+    if !on_a_card() {
+        return;
+    }
+    let mut rng = Rng(4);
+    for kind in [KvType::F16, KvType::Int8] {
+        for (len, grouped) in [
+            (128, 4),
+            (256, 8),
+            (64, 3),
+            (64, 8),
+            (64, 16),
+            (128, 7),
+            (128, 16),
+            (128, 18),
+            (256, 1),
+            (256, 9),
+        ] {
+            let tokens = 300;
+            let mut case = Case::new(&mut rng, 2 * grouped, shape(2, len, len, false), tokens, kind, 2.0);
+            if grouped % 2 == 0 {
+                case = case.with_sinks(&mut rng);
+            }
+            let what = format!("{grouped} heads of {len}, {kind:?}");
+            let all = (tokens, tokens + 2);
+            let y = instructed(&case, all, Some((4, 0)));
+            case.assert_close(&y, BOUND, &what);
+            // Alone a token has the same bits, and whatever the pieces of the others.
+            assert_same(&instructed(&case, (1, tokens + 2), Some((4, 0))), &y, &format!("{what} alone"));
+            assert_same(&instructed(&case, all, Some((4, 3))), &y, &format!("{what}, more pieces"));
+            case.assert_close(&instructed(&case, all, None), BOUND, &format!("{what} in tiles"));
+            case.assert_close(
+                &instructed(&case, (77, tokens), None),
+                BOUND,
+                &format!("{what} in small tiles"),
+            );
+            case.window = Some(150);
+            for how in [Some((4, 1)), None] {
+                let y = instructed(&case, (40, 192), how);
+                case.assert_close(&y, BOUND, &format!("{what} in a ring, {how:?}"));
+            }
+        }
+    }
+}
+
+/// Queries as large and as small as f32 has them, and keys and values at the ends of f16.
+#[test]
+fn by_instructions_at_the_ends_of_numbers() {
+    if !on_a_card() {
+        return;
+    }
+    let mut rng = Rng(5);
+    for (kind, size) in
+        [(KvType::F16, 60_000.0f32), (KvType::F16, 1e-7), (KvType::Int8, 1e6), (KvType::Int8, 1e-4)]
+    {
+        for q_size in [1e30f32, 1e-30, 1e-42, 0.0] {
+            let tokens = 70;
+            let mut case = Case::new(&mut rng, 4, shape(1, 64, 64, false), tokens, kind, 1.0);
+            let (stride, width) = (case.stride(), case.q_width());
+            for row in case.rows.chunks_exact_mut(stride) {
+                row[..width].iter_mut().for_each(|q| *q *= q_size);
+                row[width..].iter_mut().for_each(|x| *x *= size);
+            }
+            // Scores of usual size.
+            case.scale = if q_size > 0.0 {
+                (1.0 / (f64::from(q_size) * f64::from(size))).min(1e30) as f32
+            } else {
+                1.0
+            };
+            for how in [Some((4, 0)), None] {
+                let y = instructed(&case, (tokens, tokens), how);
+                case.assert_close(
+                    &y,
+                    3.0 * BOUND,
+                    &format!("{kind:?} of {size:e}, queries of {q_size:e}, {how:?}"),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn int8_rows_are_the_cpus() {
+    let mut rng = Rng(6);
+    for (heads, key_len, value_len, shared) in [(2, 64, 32, false), (1, 576, 512, true), (3, 7, 130, false)] {
+        let (n, capacity) = (9, 5);
+        let row = heads * (key_len + value_len);
+        let mut x: Vec<f32> = (0..n).flat_map(|t| rng.units(row, [1.0, 1e-6, 3e7][t % 3])).collect();
+        x[3] = 0.5;
+        let first = 4 * row;
+        x[first] = f32::INFINITY;
+        x[first + row] = f32::NAN;
+        let shape = shape(heads, key_len, value_len, shared);
+        let mut ring = Ring::new(shape, KvType::Int8, capacity);
+        let mut states = ring.bytes.clone();
+        // The last tokens only: several would write the same row at once.
+        let positions: Vec<u32> = (4..9).collect();
+        let (slots, offsets) = ([0u32; 5], [0u64]);
+        let mut args =
+            vec![read(&x[first..]), write(&mut states), read(&offsets), read(&positions), read(&slots)];
+        args.extend([row, 0, heads * key_len, capacity].map(|v| Arg::U64(v as u64)));
+        let values = if shared { 0 } else { heads * value_len };
+        args.extend([5, heads * key_len, values, heads].map(|v| Arg::U32(v as u32)));
+        if !launch("gantry_store_i8", [heads * if shared { 1 } else { 2 }, 5, 1], &mut args) {
+            return;
+        }
+        drop(args);
+        for p in 4..9 {
+            ring.put(p, &x[p * row..][..row]);
+        }
+        let scales = |bytes: &[u8]| -> Vec<f32> {
+            let halves = bytes[ring.scales[0]..].as_chunks::<2>().0.iter();
+            halves.map(|b| f16::from_le_bytes(*b).to_f32()).collect()
+        };
+        assert!(states[..ring.scales[0]] == ring.bytes[..ring.scales[0]], "{shape:?}: other values");
+        assert_same(&scales(&states), &scales(&ring.bytes), &format!("{shape:?}: scales"));
+    }
+}
+
 fn shape(heads: usize, key_len: usize, value_len: usize, shared: bool) -> KvShape {
     KvShape { heads, key_len, value_len, shared }
 }
 
 #[test]
-fn dense_attention_of_every_shape() {
+pub(crate) fn dense_attention_of_every_shape() {
     let mut rng = Rng(1);
     let shapes = [
         (1, shape(1, 1, 1, false)),
@@ -148,7 +353,7 @@ fn dense_attention_of_every_shape() {
         (6, shape(2, 20, 20, true)),
     ];
     for (n_heads, shape) in shapes {
-        for kind in [KvType::F32, KvType::F16] {
+        for kind in [KvType::F32, KvType::F16, KvType::Int8] {
             let tokens = 71;
             let mut case = Case::new(&mut rng, n_heads, shape, tokens, kind, 2.0);
             if shape.key_len == 64 {
@@ -173,7 +378,7 @@ fn dense_attention_of_every_shape() {
 #[test]
 fn windows_in_rings() {
     let mut rng = Rng(2);
-    for kind in [KvType::F32, KvType::F16] {
+    for kind in [KvType::F32, KvType::F16, KvType::Int8] {
         for (window, batch) in [(1, 1), (5, 3), (40, 7), (64, 80)] {
             let mut case =
                 Case::new(&mut rng, 4, shape(2, 32, 32, false), 80, kind, 2.0).with_sinks(&mut rng);
@@ -189,7 +394,7 @@ fn windows_in_rings() {
 #[test]
 fn chosen_positions_and_entries() {
     let mut rng = Rng(3);
-    for kind in [KvType::F32, KvType::F16] {
+    for kind in [KvType::F32, KvType::F16, KvType::Int8] {
         let shared = shape(1, 64, 64, true);
         let cases = [
             Case::new(&mut rng, 9, shape(1, 80, 48, true), 90, kind, 2.0).with_chosen(&mut rng, 40),

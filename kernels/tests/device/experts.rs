@@ -178,7 +178,7 @@ fn experts_stacked_in_one_matrix() {
 }
 
 #[test]
-fn routes_of_every_kind() {
+pub(crate) fn routes_of_every_kind() {
     let mut rng = Rng(4);
     let pool = Pool::new(1);
     let gatings = [Gating::Softmax, Gating::Sigmoid, Gating::SqrtSoftplus, Gating::SoftmaxWeight];

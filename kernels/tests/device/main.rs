@@ -21,6 +21,7 @@ mod quantize;
 #[path = "../random/mod.rs"]
 mod random;
 mod recurrent;
+mod repeated;
 mod sample;
 mod sparse;
 

@@ -97,7 +97,7 @@ fn convolutions_over_batches_of_two_sequences() {
 }
 
 #[test]
-fn delta_nets_over_batches_of_two_sequences() {
+pub(crate) fn delta_nets_over_batches_of_two_sequences() {
     let mut rng = Rng(2);
     let pool = Pool::new(1);
     for (key_heads, value_heads, dim) in [(1, 1, 1), (2, 4, 128), (1, 2, 40), (2, 2, 256), (3, 3, 33)] {

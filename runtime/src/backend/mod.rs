@@ -11,7 +11,7 @@ mod host;
 
 use crate::exchange::{Delays, Patience};
 use crate::load::{Hashed, Lift, Places, Verify, Weights};
-use crate::model::program::{self, ExpertCheck, Kept, Program, StepKind};
+use crate::model::program::{self, ExpertCheck, Kept, Program, Step, StepKind};
 use crate::sample::{Deciding, Following};
 use crate::{Result, RuntimeError};
 use gantry_formats::layout::Layout;
@@ -27,6 +27,43 @@ pub enum KvType {
     F32,
     /// Rounded to half: half the memory, small differences.
     F16,
+    /// As int8, with a scale for each row of a head: a quarter of the memory.
+    Int8,
+}
+
+impl KvType {
+    /// Bytes of `values` values in `rows` rows of heads.
+    pub(crate) fn bytes(self, values: u64, rows: u64) -> u64 {
+        match self {
+            Self::F32 => values.saturating_mul(4),
+            Self::F16 => values.saturating_mul(2),
+            Self::Int8 => values.saturating_add(rows.saturating_mul(2)),
+        }
+    }
+}
+
+/// Refuses a type of keys and values that a program cannot keep.
+///
+/// # Errors
+/// What it is.
+pub(crate) fn check_kv(program: &Program, settings: &Settings) -> Result<()> {
+    let compressed = |step: &Step| match step {
+        Step::Compress { entries, .. } => {
+            matches!(program.kept.get(entries.0), Some(Kept::Cache(shape)) if !shape.exact)
+        }
+        _ => false,
+    };
+    match settings.kv == KvType::Int8 && program.steps().any(compressed) {
+        true => Err(no_int8_entries()),
+        false => Ok(()),
+    }
+}
+
+/// Entries that stand for many positions are not kept as int8.
+pub(crate) fn no_int8_entries() -> RuntimeError {
+    RuntimeError::Incompatible(
+        "--kv int8: the model attends to compressed entries, which are kept as f32 or f16 alone; give --kv f16".into(),
+    )
 }
 
 /// What a session may use.

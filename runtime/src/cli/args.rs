@@ -348,6 +348,8 @@ pub(crate) enum Kv {
     F32,
     /// Half the memory, small differences.
     F16,
+    /// A quarter of the memory: a scale for each row of a head.
+    Int8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -400,6 +402,7 @@ impl Load {
             kv: match self.kv {
                 Kv::F32 => KvType::F32,
                 Kv::F16 => KvType::F16,
+                Kv::Int8 => KvType::Int8,
             },
             memory_limit: self.memory_limit,
             cards: self.cards.as_ref().map(|cards| cards.0.clone()),

@@ -134,6 +134,7 @@ impl Model {
         let packed = Places::as_packed(container);
         let mut program = build(&packed)?;
         check_kernels(&program, device)?;
+        crate::backend::check_kv(&program, &settings)?;
         device.backend().check(&program, &settings)?;
 
         let mut beside = beside(container, &program, device, &settings);

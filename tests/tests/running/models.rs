@@ -87,9 +87,13 @@ impl Made {
     }
 
     pub(crate) fn load(&self, options: &ModelOptions) -> Model {
+        self.try_load(options).expect("a model")
+    }
+
+    pub(crate) fn try_load(&self, options: &ModelOptions) -> gantry_runtime::Result<Model> {
         let container = Container::open(&self.container()).expect("a container");
         let device = Device::cpu(Some(2)).expect("a processor");
-        Model::load(&container, &device, options).expect("a model")
+        Model::load(&container, &device, options)
     }
 
     /// Changes the source and packs it anew: `tensor` gets each F32 tensor's name and values, and `get` to read

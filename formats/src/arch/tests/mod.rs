@@ -143,3 +143,20 @@ fn a_block_keeps_what_its_layer_needs() {
     let own = (latent, 24 * 1000);
     assert_eq!(state(&super::samples::glm_dsa(), 1000)[..3], [own, own, (latent, 0)]);
 }
+
+#[test]
+fn int8_has_a_scale_for_each_row() {
+    let state = |sample: &Sample, block| {
+        let model = Resolved::read(table(sample), &Hparams::read(sample), sample, |_| false);
+        model.state(block, 1000).expect("known")
+    };
+    // Keys and values of 3 heads; one latent; a window of 32 with room for a batch, and entries for 4 positions.
+    let full = state(&super::samples::qwen4exp(), 4);
+    assert_eq!(
+        (full.rows, full.bytes(1, 2)),
+        (2 * 3 * 1000, 3 * 72 * 1000 + 2 * 2 * 3 * 1000 + 4 * full.exact)
+    );
+    assert_eq!(full.bytes(4, 0), 4 * (full.cache + full.exact));
+    assert_eq!(state(&super::samples::glm_dsa(), 2).rows, 1000);
+    assert_eq!(state(&super::samples::deepseek4(), 1).rows, 2 * 32 + 128 + 250);
+}

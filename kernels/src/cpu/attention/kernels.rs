@@ -40,7 +40,7 @@ impl<R: Rows> Kernel for WithRows<Scores<'_>, R> {
     fn run<S: Simd>(self, s: S) {
         let WithRows(Scores { q, scale, scores, total, at, wide, .. }, k) = self;
         let (len, keys) = (k.len(), k.count());
-        let widen = R::T::WIDENS && q.len() >= WIDEN * len;
+        let widen = R::SCALED || R::T::WIDENS && q.len() >= WIDEN * len;
         for first in (0..keys).step_by(LANES) {
             let n = (keys - first).min(LANES);
             let to = at + first;
@@ -118,7 +118,7 @@ fn finish<S: Simd>(s: S, sums: [S::F; LANES], scale: f32, scores: &mut [f32]) {
     unsafe { s.store_part(scores.as_mut_ptr(), n, s.mul(s.sum16(sums), s.splat(scale))) };
 }
 
-/// `n` rows from `first`, as f32.
+/// `n` rows from `first`, as f32: times their scales, where they have some, which is exact for an int8 and an f16.
 #[inline(always)]
 fn widened<'a, R: Rows, S: Simd>(s: S, rows: R, first: usize, n: usize, wide: &'a mut [f32]) -> Run<'a, f32> {
     let len = rows.len();
@@ -128,12 +128,16 @@ fn widened<'a, R: Rows, S: Simd>(s: S, rows: R, first: usize, n: usize, wide: &'
         // <= 16.
         unsafe {
             let row = rows.at(first + i);
+            let scale = s.splat(if R::SCALED { rows.scale(first + i) } else { 1.0 });
             for (c, wide) in wide.chunks_mut(LANES).enumerate() {
                 let from = row.add(c * LANES);
-                if wide.len() == LANES {
-                    s.store(wide.as_mut_ptr(), R::T::load(s, from));
+                let whole = wide.len() == LANES;
+                let values = if whole { R::T::load(s, from) } else { R::T::load_part(s, from, wide.len()) };
+                let values = if R::SCALED { s.mul(values, scale) } else { values };
+                if whole {
+                    s.store(wide.as_mut_ptr(), values);
                 } else {
-                    s.store_part(wide.as_mut_ptr(), wide.len(), R::T::load_part(s, from, wide.len()));
+                    s.store_part(wide.as_mut_ptr(), wide.len(), values);
                 }
             }
         }
@@ -234,10 +238,10 @@ impl<R: Rows> Kernel for WithRows<Weighted<'_>, R> {
     fn run<S: Simd>(self, s: S) {
         let WithRows(Weighted { scores, total, at, inverse, out, wide, .. }, v) = self;
         let (len, rows) = (v.len(), v.count());
-        let widen = R::T::WIDENS && out.len() >= WIDEN * len;
+        let widen = R::SCALED || R::T::WIDENS && out.len() >= WIDEN * len;
         let block = match inverse.len() {
-            1 => rows.max(1),
             _ if widen => LANES,
+            1 => rows.max(1),
             _ => (BLOCK / (len * size_of::<R::T>())).max(LANES),
         };
         for first in (0..rows).step_by(block) {

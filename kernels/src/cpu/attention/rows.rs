@@ -49,9 +49,29 @@ impl Stored for f16 {
     }
 }
 
+impl Stored for i8 {
+    const WIDENS: bool = true;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(s: S, p: *const i8) -> S::F {
+        // SAFETY: the caller's.
+        unsafe { s.load_i8(p) }
+    }
+    #[inline(always)]
+    unsafe fn load_part<S: Simd>(s: S, p: *const i8, n: usize) -> S::F {
+        let mut lanes = [0i8; LANES];
+        // SAFETY: the caller's; n <= 16.
+        unsafe {
+            std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n);
+            s.load_i8(lanes.as_ptr())
+        }
+    }
+}
+
 /// Rows of `len` elements, the i-th at `at(i)`.
 pub(super) trait Rows: Copy {
     type T: Stored;
+    /// Whether elements stand for themselves times a scale of their row: such rows are always widened.
+    const SCALED: bool = false;
     fn count(self) -> usize;
     fn len(self) -> usize;
     /// The address of `len` elements.
@@ -59,6 +79,12 @@ pub(super) trait Rows: Copy {
     /// # Safety
     /// i < count.
     unsafe fn at(self, i: usize) -> *const Self::T;
+    /// Where row i stands among all, counted from the plane's first.
+    fn slot(self, i: usize) -> usize;
+    /// The scale of row i.
+    fn scale(self, _i: usize) -> f32 {
+        1.0
+    }
 }
 
 /// Rows one after the other, `stride` apart.
@@ -96,6 +122,10 @@ impl<T: Stored> Rows for Run<'_, T> {
         // SAFETY: `new` has checked that `count` rows lie inside; the caller that i is less.
         unsafe { self.plane.as_ptr().add(i * self.stride) }
     }
+    #[inline(always)]
+    fn slot(self, i: usize) -> usize {
+        i
+    }
 }
 
 /// Rows by number: `ids[i] - first`.
@@ -123,6 +153,43 @@ impl<T: Stored> Rows for Picked<'_, T> {
         debug_assert!(i < self.ids.len());
         // SAFETY: `visit` has checked that every id's row lies inside; the caller that i is less.
         unsafe { self.plane.as_ptr().add((*self.ids.get_unchecked(i) as usize - self.first) * self.stride) }
+    }
+    #[inline(always)]
+    fn slot(self, i: usize) -> usize {
+        self.ids[i] as usize - self.first
+    }
+}
+
+/// Rows with a scale for each, by slot.
+#[derive(Clone, Copy)]
+pub(super) struct Scaled<'a, R> {
+    rows: R,
+    scales: &'a [f16],
+}
+
+impl<R: Rows> Rows for Scaled<'_, R> {
+    type T = R::T;
+    const SCALED: bool = true;
+    #[inline(always)]
+    fn count(self) -> usize {
+        self.rows.count()
+    }
+    #[inline(always)]
+    fn len(self) -> usize {
+        self.rows.len()
+    }
+    #[inline(always)]
+    unsafe fn at(self, i: usize) -> *const R::T {
+        // SAFETY: the caller's.
+        unsafe { self.rows.at(i) }
+    }
+    #[inline(always)]
+    fn slot(self, i: usize) -> usize {
+        self.rows.slot(i)
+    }
+    #[inline(always)]
+    fn scale(self, i: usize) -> f32 {
+        self.scales[self.rows.slot(i)].to_f32()
     }
 }
 
@@ -187,18 +254,33 @@ impl Part<'_> {
 
     fn plane(self, plane: &KvPlane, head: usize, len: usize, stride: usize, visit: impl Visit) {
         let slots = self.cache.slots();
+        let at = head * slots * stride;
         match plane {
-            KvPlane::F32(plane) => self.visit(&plane[head * slots * stride..], len, stride, visit),
-            KvPlane::F16(plane) => self.visit(&plane[head * slots * stride..], len, stride, visit),
+            KvPlane::F32(plane) => self.visit(&plane[at..], None, len, stride, visit),
+            KvPlane::F16(plane) => self.visit(&plane[at..], None, len, stride, visit),
+            KvPlane::Int8(plane, scales) => {
+                self.visit(&plane[at..], Some(&scales[head * slots..][..slots]), len, stride, visit);
+            }
         }
     }
 
-    fn visit<T: Stored>(self, plane: &[T], len: usize, stride: usize, visit: impl Visit) {
+    fn visit<T: Stored>(
+        self,
+        plane: &[T],
+        scales: Option<&[f16]>,
+        len: usize,
+        stride: usize,
+        visit: impl Visit,
+    ) {
         match self.positions {
             Positions::Run { first, count } => {
                 self.cache.assert_there(&(first..first + count));
                 let slot = if count == 0 { 0 } else { first - self.cache.first() };
-                visit.visit(Run::new(&plane[slot * stride..], count, len, stride));
+                let rows = Run::new(&plane[slot * stride..], count, len, stride);
+                match scales {
+                    None => visit.visit(rows),
+                    Some(scales) => visit.visit(Scaled { rows, scales: &scales[slot..] }),
+                }
             }
             Positions::Picked(ids) => {
                 if let (Some(low), Some(high)) = (ids.first(), ids.last()) {
@@ -207,7 +289,11 @@ impl Part<'_> {
                     self.cache.assert_there(&there);
                     assert!(len <= stride && (there.end - self.cache.first()) * stride <= plane.len());
                 }
-                visit.visit(Picked { plane, ids, first: self.cache.first(), len, stride });
+                let rows = Picked { plane, ids, first: self.cache.first(), len, stride };
+                match scales {
+                    None => visit.visit(rows),
+                    Some(scales) => visit.visit(Scaled { rows, scales }),
+                }
             }
         }
     }

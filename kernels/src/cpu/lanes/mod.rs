@@ -88,6 +88,18 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// 16 × IEEE half readable at `p`.
     unsafe fn load_f16(self, p: *const u16) -> Self::F;
     /// # Safety
+    /// 16 × i8 readable at `p`.
+    #[inline(always)]
+    unsafe fn load_i8(self, p: *const i8) -> Self::F {
+        let mut lanes = [0f32; LANES];
+        // SAFETY: the caller's; `lanes` holds 16.
+        unsafe {
+            let values = p.cast::<[i8; LANES]>().read_unaligned();
+            lanes.iter_mut().zip(values).for_each(|(lane, v)| *lane = f32::from(v));
+            self.load(lanes.as_ptr())
+        }
+    }
+    /// # Safety
     /// 16 × bfloat16 readable at `p`.
     unsafe fn load_bf16(self, p: *const u16) -> Self::F;
     /// # Safety

@@ -151,6 +151,7 @@ impl Sequence for CpuSequence {
 fn cache(shape: CacheShape, settings: &Settings) -> KvCache {
     let kind = match settings.kv {
         KvType::F16 if !shape.exact => gantry_kernels::cpu::KvType::F16,
+        KvType::Int8 if !shape.exact => gantry_kernels::cpu::KvType::Int8,
         _ => gantry_kernels::cpu::KvType::F32,
     };
     let CacheShape { heads, key_len, value_len, shared, window, .. } = shape;
@@ -173,7 +174,8 @@ pub(super) fn positions(shape: CacheShape, settings: &Settings) -> usize {
 pub(super) fn kept_bytes(kept: &Kept, settings: &Settings) -> usize {
     match *kept {
         Kept::Cache(shape) => {
-            let element = if shape.exact || settings.kv == KvType::F32 { 4 } else { 2 };
+            let kind = if shape.exact { KvType::F32 } else { settings.kv };
+            let row = kind.bytes(shape.values() as u64, shape.rows() as u64);
             let rows = match shape.window {
                 Some(w) => {
                     let Window { keep, batch } = kept_window(w, settings);
@@ -181,7 +183,7 @@ pub(super) fn kept_bytes(kept: &Kept, settings: &Settings) -> usize {
                 }
                 None => positions(shape, settings),
             };
-            shape.values().saturating_mul(element).saturating_mul(rows)
+            usize::try_from(row).unwrap_or(usize::MAX).saturating_mul(rows)
         }
         Kept::Conv(shape) => ConvState::bytes(shapes::conv(shape), settings.window),
         Kept::Delta(shape) => DeltaState::bytes(shapes::delta(shape), settings.window),

@@ -1,6 +1,6 @@
 //! What kernels have room for: their local memory is fixed when they are compiled. Refused before weights are read.
 
-use super::look_back::CONTEXT;
+use super::attend::CONTEXT;
 use super::workspace::most_tokens;
 use crate::backend::Settings;
 use crate::load::Places;

@@ -1,36 +1,22 @@
 //! Steps that look back: caches and attention, convolutions, delta nets, n-gram tables.
 
+use super::attend;
 use super::batch::Span;
 use super::kernels::{Args, groups};
 use super::loaded::wrong;
-use super::sequence::element;
+use super::sequence::kept_type;
 use super::steps::{Around, EACH, Runner};
-use crate::backend::{Settings, host};
+use crate::backend::{KvType, Settings, host, no_int8_entries};
 use crate::model::program::{
-    BufferId, CacheShape, Chosen, DeltaShape, Kept, KeptId, KeyHeads, Matrix, Pieces, Pool, Program, Step,
+    BufferId, CacheShape, DeltaShape, Kept, KeptId, KeyHeads, Matrix, Pieces, Pool, Program, Step,
 };
 use crate::{Result, RuntimeError};
 use gantry_formats::arch::RopeType;
 
-/// Positions that a group of attention takes; a token's bits depend on it.
-const CHUNK: usize = 256;
-
-/// Longest context: attention is cut into at most 1024 parts.
-pub(super) const CONTEXT: usize = 1024 * CHUNK;
-
 /// Entries that a group scores.
 const ENTRIES: usize = 32;
 
-/// Query heads of a group.
-const HEADS: usize = 4;
-
-/// Parts that attention to so many positions is cut into: a power of two, so that few lengths differ in it. A part without
-/// positions adds nothing.
-pub(super) fn splits(seen: usize) -> usize {
-    seen.div_ceil(CHUNK).max(1).next_power_of_two()
-}
-
-fn cache_of(program: &Program, id: KeptId) -> Result<CacheShape> {
+pub(super) fn cache_of(program: &Program, id: KeptId) -> Result<CacheShape> {
     match program.kept.get(id.0) {
         Some(Kept::Cache(shape)) => Ok(*shape),
         _ => Err(wrong("program", "a step reads something kept of another kind".into())),
@@ -38,13 +24,9 @@ fn cache_of(program: &Program, id: KeptId) -> Result<CacheShape> {
 }
 
 /// Bytes of partial results of a step for batches of `tokens`.
-pub(super) fn partial_bytes(step: &Step, settings: &Settings, tokens: usize) -> u64 {
+pub(super) fn partial_bytes(step: &Step, program: &Program, settings: &Settings, tokens: usize) -> u64 {
     let floats = match step {
-        Step::Attention { heads, window, entries, .. } => {
-            let seen = window.map_or(settings.context, |w| w.min(settings.context));
-            let splits = splits(seen + entries.map_or(0, |e| settings.context / e.ratio));
-            heads.query * splits * (2 + heads.value_len)
-        }
+        Step::Attention { .. } => return attend::partial_bytes(step, program, settings, tokens),
         Step::DeltaNet { shape, .. } => 2 * shape.key_heads * shape.dim + 2 * shape.value_heads,
         Step::Select { selection, .. } => settings.context / selection.ratio + 1,
         _ => 0,
@@ -57,7 +39,6 @@ impl Runner {
         let (loaded, batch) = (around.loaded, around.batch);
         let program = &loaded.program;
         let Some(sequence) = around.sequences.first() else { return Ok(()) };
-        let halves = |shape: CacheShape| element(shape, sequence.settings()) == 2;
         match step {
             Step::Store { cache, keys, values } => {
                 let shape = cache_of(program, *cache)?;
@@ -67,71 +48,18 @@ impl Runner {
                 let long = [program.values(keys.buffer), keys.start, values.map_or(0, |v| v.start)];
                 let args = Args::at(&addresses).long(&long).long(&[sequence.place(*cache).capacity]);
                 let args = args.int(&[n, key_values, value_values]);
-                let name = if halves(shape) { "gantry_store_f16" } else { "gantry_store_f32" };
-                self.launch(loaded, name, [groups(key_values + value_values, EACH), n, 1], &args)
-            }
-            Step::Attention { heads, cache, window, chosen, entries, sinks, q, y } => {
-                let shape = cache_of(program, *cache)?;
-                let whole = |c: &Chosen| {
-                    batch.spans.iter().all(|s| s.tokens == 0 || c.by.whole(s.start + s.tokens - 1))
-                };
-                let ids = |c: &Option<Chosen>| match c.as_ref().filter(|c| !whole(c)) {
-                    Some(c) => (self.buffers.at(c.ids), c.by.per_token()),
-                    None => (0, 0),
-                };
-                let (own, per_token) = ids(chosen);
-                let (more, entry_per_token) = entries.map_or((0, 0), |e| ids(&e.chosen));
-                let entry_kept = entries.map_or(0, |e| batch.kept(e.cache));
-                let entry_capacity = entries.map_or(1, |e| sequence.place(e.cache).capacity);
-                let ratio = entries.map_or(1, |e| e.ratio);
-                let longest = batch.spans.iter().map(|s| s.start + s.tokens).max().unwrap_or(0);
-                let positions = match (own, window) {
-                    (0, None) => longest,
-                    (0, Some(w)) => longest.min(*w),
-                    _ => per_token.min(longest),
-                };
-                let seen = positions + if entries.is_some() { longest / ratio } else { 0 };
-                let splits = splits(seen);
-                let partial = if splits > 1 { self.partial.address() } else { 0 };
-                let addresses = [
-                    self.buffers.at(q.buffer),
-                    0,
-                    batch.kept(*cache),
-                    entry_kept,
-                    batch.positions(),
-                    batch.slots(),
-                    own,
-                    more,
-                    loaded.vector(*sinks),
-                    self.buffers.at(*y),
-                    partial,
-                ];
-                let long =
-                    [program.values(q.buffer), q.start, sequence.place(*cache).capacity, entry_capacity];
-                let int = [
-                    heads.query,
-                    heads.kv,
-                    heads.key_len,
-                    heads.value_len,
-                    shape.shared.into(),
-                    window.unwrap_or(0),
-                    per_token,
-                    entry_per_token,
-                    ratio,
-                    CHUNK,
-                    splits,
-                ];
-                let args = Args::at(&addresses).long(&long).int(&int).float(heads.scale);
-                let name = if halves(shape) { "gantry_attention_f16" } else { "gantry_attention_f32" };
-                let blocks = heads.kv * (heads.query / heads.kv).div_ceil(HEADS);
-                self.launch(loaded, name, [n, blocks, splits], &args)?;
-                if splits == 1 {
-                    return Ok(());
+                let each = [groups(key_values + value_values, EACH), n, 1];
+                match kept_type(shape, sequence.settings()) {
+                    KvType::F32 => self.launch(loaded, "gantry_store_f32", each, &args),
+                    KvType::F16 => self.launch(loaded, "gantry_store_f16", each, &args),
+                    KvType::Int8 => {
+                        let planes = if shape.shared { 1 } else { 2 };
+                        let args = args.int(&[shape.heads]);
+                        self.launch(loaded, "gantry_store_i8", [planes * shape.heads, n, 1], &args)
+                    }
                 }
-                let addresses = [partial, loaded.vector(*sinks), self.buffers.at(*y)];
-                let args = Args::at(&addresses).int(&[heads.query, heads.value_len, splits]);
-                self.launch(loaded, "gantry_attention_combine", [n, heads.query, 1], &args)
             }
+            Step::Attention { .. } => self.attend(around, step, n),
             Step::Compress { .. } => self.compress(around, step),
             Step::Select { selection, keys, q, weights, ids } => {
                 let whole = |s: &Span| s.tokens == 0 || selection.whole(s.start + s.tokens - 1);
@@ -200,8 +128,11 @@ impl Runner {
         let turned = &program.rotations[*rotation];
         let neox = turned.pairs != RopeType::Norm;
         let int = [*ratio, overlap.into(), shape.key_len, *start, turned.len / 2, neox.into(), blocks];
-        let halves = element(shape, sequence.settings()) == 2;
-        let name = if halves { "gantry_compress_f16" } else { "gantry_compress_f32" };
+        let name = match kept_type(shape, sequence.settings()) {
+            KvType::F32 => "gantry_compress_f32",
+            KvType::F16 => "gantry_compress_f16",
+            KvType::Int8 => return Err(no_int8_entries()),
+        };
         let args = Args::at(&addresses).long(&long).int(&int).float(*eps);
         self.launch(loaded, name, [blocks, batch.spans.len(), 1], &args)
     }

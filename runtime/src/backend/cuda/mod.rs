@@ -3,6 +3,7 @@
 //! The container's segment goes into one allocation per card as it is, is hashed there, and read there by
 //! the kernels of `kernels/device` and `kernels/cuda`. Rows of n-gram tables stay in their file and are gathered by the host.
 
+mod attend;
 mod bare;
 mod batch;
 mod buffers;

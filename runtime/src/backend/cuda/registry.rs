@@ -3,6 +3,7 @@
 use super::driver::CardInfo;
 use super::few_e8;
 use super::kernels::Group;
+use crate::backend::KvType;
 use crate::model::program::StepKind;
 use gantry_formats::block::GgmlType;
 use gantry_formats::layout::{Layout, Order, Scales};
@@ -273,6 +274,48 @@ pub(super) fn experts(layout: Layout, cols: usize, n: usize, card: &CardInfo) ->
     })
 }
 
+/// Kernels of attention with matrix instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Attend {
+    /// For tokens by themselves, and query heads of a group of it.
+    pub(super) few: &'static str,
+    pub(super) heads: usize,
+    /// For many tokens of a sequence, and groups that share a head's values.
+    pub(super) tiles: &'static str,
+    pub(super) parts: usize,
+}
+
+/// The kernels for keys and values of `len` each, kept as `kind`, where `grouped` query heads share them. f32 has none: halves
+/// would not be what was kept.
+pub(super) fn attend(kind: KvType, len: usize, grouped: usize) -> Option<Attend> {
+    let (few, heads) = match (kind, len, grouped) {
+        (KvType::F16, 64, ..=4) => ("gantry_attend_f16_64_4", 4),
+        (KvType::F16, 64, ..=8) => ("gantry_attend_f16_64_8", 8),
+        (KvType::F16, 64, _) => ("gantry_attend_f16_64_16", 16),
+        (KvType::F16, 128, ..=4) => ("gantry_attend_f16_128_4", 4),
+        (KvType::F16, 128, ..=8) => ("gantry_attend_f16_128_8", 8),
+        (KvType::F16, 128, _) => ("gantry_attend_f16_128_16", 16),
+        (KvType::F16, 256, _) => ("gantry_attend_f16_256_8", 8),
+        (KvType::Int8, 64, ..=4) => ("gantry_attend_i8_64_4", 4),
+        (KvType::Int8, 64, ..=8) => ("gantry_attend_i8_64_8", 8),
+        (KvType::Int8, 64, _) => ("gantry_attend_i8_64_16", 16),
+        (KvType::Int8, 128, ..=4) => ("gantry_attend_i8_128_4", 4),
+        (KvType::Int8, 128, ..=8) => ("gantry_attend_i8_128_8", 8),
+        (KvType::Int8, 128, _) => ("gantry_attend_i8_128_16", 16),
+        (KvType::Int8, 256, _) => ("gantry_attend_i8_256_8", 8),
+        _ => return None,
+    };
+    let (tiles, parts) = match (kind, len) {
+        (KvType::F16, 64) => ("gantry_attend_tiles_f16_64", 1),
+        (KvType::F16, 128) => ("gantry_attend_tiles_f16_128", 1),
+        (KvType::F16, _) => ("gantry_attend_tiles_f16_256", 2),
+        (_, 64) => ("gantry_attend_tiles_i8_64", 1),
+        (_, 128) => ("gantry_attend_tiles_i8_128", 1),
+        (_, _) => ("gantry_attend_tiles_i8_256", 2),
+    };
+    Some(Attend { few, heads, tiles, parts })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -366,6 +409,25 @@ mod tests {
             assert_eq!(chosen.tokens, tokens, "{rows} rows by {n} tokens");
             assert!(chosen.kernel.ends_with(&format!("a64_{tokens}")), "{chosen:?}");
         }
+    }
+
+    #[test]
+    fn attention_has_kernels_for_any_number_of_heads() {
+        for kind in [KvType::F16, KvType::Int8] {
+            for (len, grouped) in
+                [(64, 1), (64, 5), (128, 4), (128, 16), (128, 40), (256, 1), (256, 8), (256, 16)]
+            {
+                let by = attend(kind, len, grouped).expect("kernels");
+                assert!(
+                    by.few.ends_with(&format!("_{len}_{}", by.heads))
+                        && by.tiles.ends_with(&format!("_{len}"))
+                );
+                assert!(grouped.div_ceil(by.heads) <= grouped.div_ceil(16).max(1) * 2, "{by:?}");
+                assert_eq!(by.parts, len.div_ceil(128));
+            }
+            assert_eq!(attend(kind, 96, 4), None);
+        }
+        assert_eq!(attend(KvType::F32, 128, 4), None);
     }
 
     #[test]

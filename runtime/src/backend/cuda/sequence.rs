@@ -34,17 +34,27 @@ pub(super) struct CudaSequence {
     settings: Settings,
 }
 
-/// Bytes of an element of a cache.
-pub(super) fn element(shape: CacheShape, settings: &Settings) -> usize {
-    if shape.exact || settings.kv == KvType::F32 { 4 } else { 2 }
+/// How a cache keeps its values.
+pub(super) fn kept_type(shape: CacheShape, settings: &Settings) -> KvType {
+    if shape.exact { KvType::F32 } else { settings.kv }
+}
+
+/// Bytes between planes, at most: those of int8 begin at multiples of 16.
+fn apart(shape: CacheShape, settings: &Settings) -> u64 {
+    if kept_type(shape, settings) == KvType::Int8 { 4 * 16 } else { 0 }
+}
+
+/// Bytes of a row of a cache.
+pub(super) fn row_bytes(shape: CacheShape, settings: &Settings) -> u64 {
+    kept_type(shape, settings).bytes(shape.values() as u64, shape.rows() as u64)
 }
 
 fn cache(shape: CacheShape, settings: &Settings) -> (usize, u64) {
     let all = (settings.context / shape.ratio).max(1);
     // A batch is written before it is read, and must not push out what its first token sees.
     let rows = shape.window.map_or(all, |w| all.min(w.saturating_add(most_tokens(settings))));
-    let bytes = (shape.values() as u64).saturating_mul(element(shape, settings) as u64);
-    (rows, bytes.saturating_mul(rows as u64))
+    let bytes = row_bytes(shape, settings).saturating_mul(rows as u64);
+    (rows, bytes.saturating_add(apart(shape, settings)))
 }
 
 fn conv(shape: ConvShape) -> (usize, u64) {
@@ -92,9 +102,10 @@ pub(super) fn kept_bytes(kept: &Kept, settings: &Settings) -> KeptBytes {
     let (_, whole) = places(std::slice::from_ref(kept), settings, |_| true);
     match *kept {
         Kept::Cache(shape) if shape.window.is_none() => {
-            let row = (shape.values() as u64).saturating_mul(element(shape, settings) as u64);
+            let row = row_bytes(shape, settings);
             // An entry stands for several positions, there is room for one at least, and all begins aligned.
-            KeptBytes { whole, position: row.div_ceil(shape.ratio as u64), fixed: row.saturating_add(ALIGN) }
+            let fixed = row.saturating_add(ALIGN).saturating_add(apart(shape, settings));
+            KeptBytes { whole, position: row.div_ceil(shape.ratio as u64), fixed }
         }
         _ => KeptBytes { whole, position: 0, fixed: whole },
     }

@@ -1,5 +1,6 @@
 //! Runs programs on a card.
 
+use super::attend::splits;
 use super::batch::{Batch, Span};
 use super::buffers::Buffers;
 use super::choose::{self, Choice};
@@ -7,7 +8,7 @@ use super::driver::{CudaError, DeviceMemory, Graph, Pinned, Staged, Stream};
 use super::kernels::{Args, groups};
 use super::limits::no_drafts;
 use super::loaded::Loaded;
-use super::look_back::{partial_bytes, splits};
+use super::look_back::partial_bytes;
 use super::plan::{FEW, Op, plan};
 use super::products::list_bytes;
 use super::sequence::CudaSequence;
@@ -71,7 +72,7 @@ pub(super) fn most_tokens(settings: &Settings) -> usize {
 pub(super) fn partials(program: &Program, settings: &Settings, tokens: usize) -> u64 {
     let each = program.steps().map(|step| {
         let lists = list_bytes(step, &program.buffers, tokens).saturating_add(512);
-        partial_bytes(step, settings, tokens).max(lists)
+        partial_bytes(step, program, settings, tokens).max(lists)
     });
     each.max().unwrap_or(0)
 }

@@ -41,4 +41,9 @@ impl CacheShape {
     pub fn values(&self) -> usize {
         self.heads * (self.key_len + if self.shared { 0 } else { self.value_len })
     }
+
+    /// Rows of heads among them: keys, and values unless they are the same.
+    pub fn rows(&self) -> usize {
+        self.heads * if self.shared { 1 } else { 2 }
+    }
 }

@@ -1,7 +1,7 @@
 //! What steps are called, what they must read and how much they compute.
 
 use crate::backend::Settings;
-use crate::backend::cuda::sequence::element;
+use crate::backend::cuda::sequence::row_bytes;
 use crate::model::program::{Access, CacheShape, Format, Kept, KeptId, Matrix, Program, Step};
 
 /// A step's layout or name, and its shape; `None` where a card is given nothing to do.
@@ -108,7 +108,7 @@ pub(super) fn bytes(
         Some(Kept::Cache(shape)) => Some(*shape),
         _ => None,
     };
-    let row = |shape: CacheShape| (shape.values() * element(shape, settings)) as u64;
+    let row = |shape: CacheShape| row_bytes(shape, settings);
     match step {
         Step::Gemm { weight, .. } => rows(weight, weight.rows.len()),
         Step::Embed { table, .. } => rows(table, 1).saturating_mul(n as u64),
