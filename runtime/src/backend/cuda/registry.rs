@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn rows_are_cut_as_the_kernels_cut_them() {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels/cuda/mma.cuh");
-        let text = std::fs::read_to_string(file).unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
         assert!(text.contains(&format!("constexpr uint CHUNKS = {CHUNKS};")));
         assert!(text.contains("return (blocks + 4 * CHUNKS - 1) / (4 * CHUNKS) * 4;"));
         let threads = [32, 640, 2560, 6144, 16384].map(chunk_threads);
