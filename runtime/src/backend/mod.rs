@@ -8,6 +8,7 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod host;
+mod ngram;
 
 use crate::exchange::{Delays, Patience};
 use crate::load::{Hashed, Lift, Places, Verify, Weights};

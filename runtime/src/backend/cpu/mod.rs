@@ -16,6 +16,7 @@ mod steps;
 mod workspace;
 
 use super::counters::Counters;
+use super::ngram::{self, NgramTable};
 use super::{Backend, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace, host};
 use crate::load::Weights;
 use crate::model::program::{CardPrograms, ExpertCheck, Kept, Matrix, Program, Step, StepKind, VectorId};
@@ -23,10 +24,11 @@ use crate::{Result, RuntimeError};
 use cards::Cards;
 use gantry_formats::block::GgmlType;
 use gantry_formats::layout::Layout;
-use gantry_kernels::cpu::{self as kernels, Isa, MatrixView, Ngram, Pool, RopeTable};
+use gantry_kernels::cpu::{self as kernels, Isa, MatrixView, Pool, RopeTable};
 pub use links::Differ;
 pub(super) use registry::reader;
 use sequence::CpuSequence;
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -139,7 +141,7 @@ struct Shared {
     /// By rotation.
     tables: Vec<RopeTable>,
     /// By hash.
-    ngrams: Vec<Ngram>,
+    ngrams: BTreeMap<usize, NgramTable>,
     /// How often each expert of each layer was used, where that is recorded.
     routed: Option<Counters>,
 }
@@ -160,7 +162,7 @@ impl Shared {
             }
         }
         let tables = program.rotations.iter().map(|r| host::rope_table(r, &vectors)).collect();
-        let ngrams = program.ngrams.iter().map(host::ngram).collect();
+        let ngrams = ngram::tables(&program)?;
         let routed = run.record_routing.then(|| Counters::new(&program));
         let count = weights.arenas().len().max(1);
         let cards = CardPrograms::new(&program, count, run.check)?;

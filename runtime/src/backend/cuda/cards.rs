@@ -1,14 +1,15 @@
 //! Runs programs on several cards: the list of each on its own stream, all at once.
 
 use super::batch::Span;
-use super::driver::{CudaError, Graph};
+use super::driver::CudaError;
 use super::exchange::Exchange;
 use super::limits::no_drafts;
 use super::loaded::Loaded;
+use super::parts::Recorded;
 use super::peers::{Peers, rank};
 use super::sequence::CudaSequence;
 use super::shares::CardsSequence;
-use super::workspace::{CudaWorkspace, GRAPHS, HEAD_ROWS, Shape, most_tokens};
+use super::workspace::{CudaWorkspace, GRAPHS, HEAD_ROWS, List, Shape, most_tokens};
 use crate::backend::{Part, RunOptions, Sequence, Settings, Wanted, Workspace};
 use crate::model::program::{self, CardPrograms, Split};
 use crate::sample::Deciding;
@@ -23,7 +24,7 @@ pub(super) struct CudaCards {
     /// First to go: their streams are waited for then.
     cards: Vec<CudaWorkspace>,
     /// Runs of one token of each sequence, as they were recorded on each card that has something to do.
-    graphs: BTreeMap<Vec<Shape>, Vec<Option<Graph>>>,
+    graphs: BTreeMap<Vec<Shape>, Vec<Option<Recorded>>>,
     programs: Arc<CardPrograms>,
     exchange: Arc<dyn Exchange>,
 }
@@ -97,24 +98,25 @@ impl CudaCards {
 
     /// What a run of one token of each sequence may be recorded as; `None` where launches depend on more.
     fn shape(&self, spans: &[Span], wanted: &[Wanted]) -> Option<Vec<Shape>> {
-        self.cards.iter().map(|card| card.shape(spans, wanted, Deciding::All)).collect()
+        let shape = |card: &CudaWorkspace| card.shape(List::Trunk, (spans, wanted), &[], Deciding::All);
+        self.cards.iter().map(shape).collect()
     }
 
     /// Body and head for one token of each of `n` sequences, as each card does them, recorded.
-    fn record(&mut self, shares: &Shares<'_>, n: usize) -> Result<Vec<Option<Graph>>> {
+    fn record(&mut self, shares: &Shares<'_>, n: usize) -> Result<Vec<Option<Recorded>>> {
         let programs = Arc::clone(&self.programs);
-        let graph = |(i, (card, share)): (usize, (&mut CudaWorkspace, &Vec<&mut CudaSequence>))| {
-            let stream = Arc::clone(&card.runner.stream);
-            let record = || Graph::record(&stream, || token(&programs, i, card, share, n));
+        let record = |(i, (card, share)): (usize, (&mut CudaWorkspace, &Vec<&mut CudaSequence>))| {
+            let record =
+                || card.record(&programs.body.lists[i], share, n, |card| end_token(&programs, i, card, n));
             takes_part(&programs, i).then(record).transpose()
         };
-        self.cards.iter_mut().zip(shares).enumerate().map(graph).collect()
+        self.cards.iter_mut().zip(shares).enumerate().map(record).collect()
     }
 
     /// A run of one token of each sequence, recorded the first time.
     fn replay(&mut self, shape: Vec<Shape>, shares: &Shares<'_>, n: usize) -> Result<()> {
-        let mut graphs = match self.graphs.remove(&shape) {
-            Some(graphs) => graphs,
+        let mut recorded = match self.graphs.remove(&shape) {
+            Some(recorded) => recorded,
             None => {
                 if self.graphs.len() >= GRAPHS {
                     self.graphs.clear();
@@ -122,8 +124,8 @@ impl CudaCards {
                 self.record(shares, n)?
             }
         };
-        let launched = self.launch(&mut graphs);
-        self.graphs.insert(shape, graphs);
+        let launched = self.launch(&mut recorded, shares);
+        self.graphs.insert(shape, recorded);
         if launched.is_err() {
             self.exchange.abort();
         }
@@ -131,13 +133,17 @@ impl CudaCards {
         self.wait()
     }
 
-    #[allow(unsafe_code, reason = "a launch")]
-    fn launch(&self, graphs: &mut [Option<Graph>]) -> Result<()> {
-        let both = graphs.iter_mut().zip(&self.cards);
-        for (graph, card) in both.filter_map(|(graph, card)| graph.as_mut().map(|graph| (graph, card))) {
-            // SAFETY: as for each of the launches: addresses of tables are part of the shape, all else stays where it
-            // is as long as this workspace.
-            unsafe { graph.launch(&card.runner.stream) }?;
+    /// Gives all cards what was recorded; rows are gathered once every card has its first part.
+    fn launch(&mut self, recorded: &mut [Option<Recorded>], shares: &Shares<'_>) -> Result<()> {
+        let programs = Arc::clone(&self.programs);
+        let parts = recorded.iter().flatten().map(Recorded::parts).max().unwrap_or(0);
+        for part in 0..parts {
+            let each = self.cards.iter_mut().zip(shares).zip(recorded.iter_mut()).enumerate();
+            for (i, ((card, share), recorded)) in each {
+                if let Some(recorded) = recorded {
+                    card.launch(recorded, part, &programs.body.lists[i], share)?;
+                }
+            }
         }
         Ok(())
     }
@@ -160,16 +166,14 @@ impl CudaCards {
         self.judge(results)
     }
 
-    /// Brings the tables of a run to all cards, and rows of n-gram tables to the one that takes them.
+    /// Brings the tables of a run to all cards.
     fn prepare(&mut self, tokens: &[u32], spans: &[Span], shares: &Shares<'_>) -> Result<()> {
-        let programs = Arc::clone(&self.programs);
-        for (i, (card, share)) in self.cards.iter_mut().zip(shares).enumerate() {
+        for (card, share) in self.cards.iter_mut().zip(shares) {
             if tokens.len() > card.most {
                 let what = format!("{} tokens in a run that has room for {}", tokens.len(), card.most);
                 return Err(RuntimeError::Setting(what));
             }
             card.batch.set(&card.loaded, tokens, spans.to_vec(), share, &card.runner.stream)?;
-            card.gather(&programs.body.lists[i], share)?;
         }
         Ok(())
     }
@@ -247,8 +251,13 @@ fn token(
     share: &[&mut CudaSequence],
     n: usize,
 ) -> Result<()> {
-    let CardPrograms { body, head, .. } = programs;
-    card.walk(&body.lists[i], share, n)?;
+    card.walk(&programs.body.lists[i], share, n)?;
+    end_token(programs, i, card, n)
+}
+
+/// What card `i` does of the head.
+fn end_token(programs: &CardPrograms, i: usize, card: &mut CudaWorkspace, n: usize) -> Result<()> {
+    let head = &programs.head;
     if i == head.start {
         card.choose(0..n)?;
     }

@@ -7,12 +7,13 @@ use super::registry;
 use super::tables::{Placed, TableId, Tables};
 use crate::backend::counters::Counters;
 use crate::backend::host;
+use crate::backend::ngram::{self, NgramTable};
 use crate::load::Weights;
 use crate::model::program::{ExpertMatrices, Holders, Matrix, Program, Step, StepKind, VectorId};
 use crate::{Result, RuntimeError};
 use gantry_formats::block::iq3xxs_grid;
 use gantry_formats::rotation;
-use gantry_kernels::cpu::{Ngram, RopeTable};
+use gantry_kernels::cpu::{Pool, RopeTable};
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
 
@@ -41,7 +42,9 @@ pub(super) struct Loaded {
     /// By rotation.
     pub(super) angles: Vec<RopeTable>,
     /// By hash.
-    pub(super) ngrams: Vec<Ngram>,
+    pub(super) ngrams: BTreeMap<usize, NgramTable>,
+    /// Threads that read their rows.
+    pub(super) pool: Arc<Pool>,
     /// How often each expert of each layer was used, where that is recorded.
     pub(super) routed: Option<Arc<Counters>>,
 }
@@ -52,7 +55,7 @@ impl Loaded {
         card: usize,
         program: Program,
         (weights, arenas): (Arc<Weights>, Arc<Vec<DeviceMemory>>),
-        routed: Option<Arc<Counters>>,
+        (routed, pool): (Option<Arc<Counters>>, Arc<Pool>),
     ) -> Result<Self> {
         let contexts = arenas.iter().map(DeviceMemory::context);
         let streams = contexts.map(Stream::new).collect::<Result<Vec<_>, CudaError>>()?;
@@ -89,7 +92,7 @@ impl Loaded {
         let experts = Experts::new(&program, card, &starts, &mut tables)?;
         let aside = streams.into_iter().nth(card).ok_or_else(none)?;
         let tables = Placed::new(&tables, &context, &aside)?;
-        let ngrams = program.ngrams.iter().map(host::ngram).collect();
+        let ngrams = ngram::tables(&program)?;
         Ok(Self {
             card,
             context,
@@ -106,6 +109,7 @@ impl Loaded {
             experts,
             angles,
             ngrams,
+            pool,
             routed,
         })
     }

@@ -1,23 +1,27 @@
 //! NVIDIA cards.
 //!
 //! The container's segment goes into one allocation per card as it is, is hashed there, and read there by
-//! the kernels of `kernels/device` and `kernels/cuda`. Rows of n-gram tables stay in their file and are gathered by the host.
+//! the kernels of `kernels/device` and `kernels/cuda`. N-gram tables stay in their file; the host gathers the rows that a run
+//! takes.
 
 mod bare;
 mod batch;
 mod buffers;
 mod cards;
 mod choose;
+mod drafts;
 mod driver;
 mod exchange;
 mod experts;
 mod fused;
+mod gather;
 mod kernels;
 mod lift;
 mod limits;
 mod loaded;
 mod look_back;
 mod measure;
+mod parts;
 mod peers;
 mod plan;
 mod products;
@@ -28,6 +32,7 @@ mod shares;
 mod steps;
 mod streams;
 mod tables;
+mod undo;
 mod watch;
 mod workspace;
 
@@ -43,6 +48,7 @@ use crate::{Container, Result, RuntimeError};
 use cards::CudaCards;
 use driver::Context;
 use gantry_formats::layout::Layout;
+use gantry_kernels::cpu::Pool;
 use lift::CudaLift;
 use loaded::Loaded;
 use sequence::CudaSequence;
@@ -97,7 +103,7 @@ impl Backend for Cuda {
     }
 
     fn check(&self, program: &Program, settings: &Settings) -> Result<()> {
-        limits::check(program, settings)
+        limits::check(program, settings, self.cards.len())
     }
 
     fn kept_bytes(&self, kept: &Kept, settings: &Settings) -> KeptBytes {
@@ -148,10 +154,13 @@ impl Backend for Cuda {
             return Err(RuntimeError::Placement("weights that were not brought to a card".into()));
         }
         let routed = run.record_routing.then(|| Arc::new(Counters::new(&program)));
+        // Rows of n-gram tables are read through several threads.
+        let threads = if program.ngrams.is_empty() { 1 } else { self.threads };
+        let pool = Arc::new(Pool::new(threads));
         let weights = Arc::new(weights);
         let loaded = |card: usize| {
             let weights = (Arc::clone(&weights), Arc::clone(&arenas));
-            Loaded::new(card, program.clone(), weights, routed.clone()).map(Arc::new)
+            Loaded::new(card, program.clone(), weights, (routed.clone(), Arc::clone(&pool))).map(Arc::new)
         };
         let cards = (0..arenas.len()).map(loaded).collect::<Result<Vec<_>>>()?;
         let programs = match cards.len() {
