@@ -45,16 +45,7 @@ impl Speculation {
     pub fn new(session: &mut Session, most: usize) -> Result<Self> {
         let refuse = |why: String| Err(RuntimeError::Setting(why));
         let model = session.model();
-        if most == 0 || most > MAX_DRAFT {
-            return refuse(format!("drafts of {most} tokens: give 1 to {MAX_DRAFT}"));
-        }
-        if !model.drafts() {
-            return refuse(
-                "this model has no block that drafts tokens, or none that runs here (qwen4exp's and deepseek4's do); run it \
-                 without --spec"
-                    .into(),
-            );
-        }
+        Self::check(most, model.drafts())?;
         // No window is longer than the context.
         if model.settings().window < Self::window(most).min(model.context()) {
             let found = model.settings().window;
@@ -69,6 +60,26 @@ impl Speculation {
         session.start_drafting();
         let draft = vec![0.0; session.model().vocab()];
         Ok(Self { most, draft, rows: Vec::new(), counts: Counts::default() })
+    }
+
+    /// Refuses drafts of `most` tokens for a model that has a block which drafts, or `drafts` not: what can be known before
+    /// it is loaded.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Setting`].
+    pub fn check(most: usize, drafts: bool) -> Result<()> {
+        if most == 0 || most > MAX_DRAFT {
+            let what = format!("drafts of {most} tokens: give 1 to {MAX_DRAFT}");
+            return Err(RuntimeError::Setting(what));
+        }
+        if !drafts {
+            return Err(RuntimeError::Setting(
+                "this model has no block that drafts tokens, or none that runs here (qwen4exp's and deepseek4's do); run it \
+                 without --spec"
+                    .into(),
+            ));
+        }
+        Ok(())
     }
 
     /// Tokens that a session must be able to take back for drafts of `most`.

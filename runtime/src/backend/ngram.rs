@@ -147,3 +147,75 @@ impl NgramTable {
         first.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), |(_, error)| Err(error))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::Weights;
+    use gantry_formats::block::GgmlType;
+    use gantry_formats::layout::Layout;
+
+    /// A table of `stored` rows of 32 values, of which all but the first two belong to it, and its hashes.
+    fn table(stored: usize, layout: Layout, vocabs: [u64; 4]) -> NgramTable {
+        let rows = 2..stored;
+        let table =
+            Matrix { name: "t".into(), card: 0, offset: 64, stored_rows: stored, rows, cols: 32, layout };
+        let hash = program::Ngram {
+            size: 3,
+            eos: 2,
+            multipliers: vec![5, 7, 11],
+            offsets: vec![0, 3, 6, 9],
+            vocabs: vocabs.to_vec(),
+        };
+        NgramTable::new(&table, &hash).unwrap()
+    }
+
+    /// Quants that tell their row and column, and one scale for each row.
+    fn split(stored: usize) -> Vec<u8> {
+        let mut bytes = vec![0; 64];
+        bytes.extend((0..stored * 32).map(|i| (i / 32 * 3 + i % 32) as u8));
+        bytes.resize(64 + (stored * 32).next_multiple_of(256), 0);
+        bytes.extend((0..stored).flat_map(|row| half::f16::from_f32(row as f32).to_le_bytes()));
+        bytes
+    }
+
+    #[test]
+    fn rows_are_those_of_the_hashes_whoever_reads_them() {
+        let stored = 14;
+        let table = table(stored, Layout::Q8_0Split { plane_align: 256 }, [3; 4]);
+        let weights = Weights::of(&[split(stored)]).unwrap();
+        let tokens: Vec<u32> = (0..300).map(|i| i * i % 13).collect();
+        let (start, count) = (11, 280);
+        let mut want = Vec::new();
+        for position in start..start + count {
+            let mut rows = [0; 4];
+            table.rows(&tokens, position, &mut rows);
+            for row in rows.map(|row| row as usize + 2) {
+                want.extend((0..32).map(|i| ((row * 3 + i) as u8 as i8) as f32 * row as f32));
+            }
+        }
+        assert!(want.chunks(32).any(|row| row != &want[..32]), "all rows are one");
+        for threads in [1, 4] {
+            let mut found = vec![f32::NAN; want.len()];
+            table.all_values((&weights, &Pool::new(threads)), &tokens, start, &mut found).unwrap();
+            assert_eq!(found, want, "{threads} threads");
+        }
+    }
+
+    #[test]
+    fn the_first_row_that_cannot_be_read_is_named_whoever_met_it() {
+        let stored = 8;
+        // Rows 9 to 11 are asked for, there are 6.
+        let table = table(stored, Layout::Raw(GgmlType::F32), [1, 1, 1, 3]);
+        let weights = Weights::of(&[vec![0; 64 + stored * 128]]).unwrap();
+        let tokens: Vec<u32> = (0..200).collect();
+        let mut first = [0; 4];
+        table.rows(&tokens, 0, &mut first);
+        let row = first.iter().find(|row| **row >= 6).expect("a row that is not there");
+        for threads in [1, 4] {
+            let mut out = vec![0.0; 200 * 128];
+            let error = table.all_values((&weights, &Pool::new(threads)), &tokens, 0, &mut out).unwrap_err();
+            assert!(error.to_string().contains(&format!("row {row} lies outside of its 6 rows")), "{error}");
+        }
+    }
+}

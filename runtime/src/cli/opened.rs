@@ -34,6 +34,9 @@ pub(crate) fn load_with(
     spec: Option<NonZeroUsize>,
     record_routing: bool,
 ) -> anyhow::Result<Model> {
+    if let Some(most) = spec {
+        Speculation::check(most.get(), model::plan(container, 1)?.draft.is_some())?;
+    }
     let device = match &load.device {
         DeviceName::Cpu => Device::cpu(load.threads)?,
         DeviceName::Cuda(cards) => Device::cuda(cards, load.threads)?,

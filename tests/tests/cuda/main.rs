@@ -7,6 +7,7 @@
 mod card;
 mod damage;
 mod devices;
+mod drafts;
 mod faults;
 mod kernels;
 mod loading;

@@ -63,7 +63,8 @@ pub(super) fn bytes(values: usize, tokens: usize) -> u64 {
 /// Rows of all tables of a card's steps, where the card reads them or copies from. A run fills them once its stream has
 /// done all of the run before.
 pub(super) struct Gathered {
-    memory: Pinned,
+    /// None where no table is this card's.
+    memory: Option<Pinned>,
     /// By hash, as in [`Loaded::ngrams`]: the first byte.
     places: BTreeMap<usize, (usize, Form)>,
     /// Of the tokens: which rows.
@@ -82,7 +83,8 @@ impl Gathered {
             (*hash, (first, form))
         };
         let places = own.map(place).collect();
-        Ok(Self { memory: Pinned::new(&loaded.context, end, "rows of a table")?, places, rows: Vec::new() })
+        let memory = (end > 0).then(|| Pinned::new(&loaded.context, end, "rows of a table")).transpose()?;
+        Ok(Self { memory, places, rows: Vec::new() })
     }
 
     /// Reads the rows of all tokens of a batch.
@@ -95,6 +97,7 @@ impl Gathered {
     ) -> Result<()> {
         let Self { memory, places, rows } = self;
         let (table, (first, form)) = loaded.ngrams.get(&hash).zip(places.get(&hash)).ok_or_else(no_table)?;
+        let memory = memory.as_mut().ok_or_else(no_table)?;
         let (weights, pool) = (&*loaded.weights, &*loaded.pool);
         weights.check_unchanged(table.table.card).map_err(RuntimeError::from)?;
         let heads = table.heads();
@@ -139,7 +142,8 @@ impl Runner {
         self.gathered.fill(around.loaded, hash, around.batch, around.sequences)?;
         if n > FEW {
             let (first, form) = self.gathered.places.get(&hash).ok_or_else(no_table)?;
-            let all = &self.gathered.memory[*first..][..form.bytes(n)];
+            let memory = self.gathered.memory.as_ref().ok_or_else(no_table)?;
+            let all = &memory[*first..][..form.bytes(n)];
             // SAFETY: the bytes are this runner's, which waits for its stream before it goes; the next run writes to them,
             // and runs end when the stream has done all of theirs.
             unsafe { self.partial.write_async(0, all, &self.stream) }?;
@@ -152,8 +156,8 @@ impl Runner {
         let (first, form) = self.gathered.places.get(&hash).ok_or_else(no_table)?;
         let width = around.loaded.program.values(y);
         let kernel = registry::embed(form.layout).ok_or_else(no_table)?;
-        let from =
-            if n > FEW { self.partial.address() } else { self.gathered.memory.address() + *first as u64 };
+        let memory = self.gathered.memory.as_ref().ok_or_else(no_table)?;
+        let from = if n > FEW { self.partial.address() } else { memory.address() + *first as u64 };
         let args = Args::at(&[from, around.batch.rows(), self.buffers.at(y)]).long(&[0]);
         let args = match form.layout {
             Layout::Q8_0Split { .. } => args.long(&[form.starts(n).nth(1).unwrap_or(0)]),
