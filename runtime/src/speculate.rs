@@ -7,7 +7,6 @@
 //! logits by the same draw.
 
 use crate::backend::{Part, Wanted};
-use crate::sample::greedy;
 use crate::{Result, RuntimeError, Session};
 
 /// Says which token follows these logits; `None`: the text ends.
@@ -17,9 +16,7 @@ pub type Choose<'a, E> = dyn FnMut(&[f32]) -> Result<Option<u32>, E> + 'a;
 #[derive(Debug)]
 pub struct Speculation {
     most: usize,
-    /// Of the block that drafts.
-    draft: Vec<f32>,
-    /// Of a window, by token.
+    /// Logits of a window, by token.
     rows: Vec<f32>,
     counts: Counts,
 }
@@ -58,8 +55,7 @@ impl Speculation {
             return refuse("a session that has begun without drafts cannot go on with them".into());
         }
         session.start_drafting();
-        let draft = vec![0.0; session.model().vocab()];
-        Ok(Self { most, draft, rows: Vec::new(), counts: Counts::default() })
+        Ok(Self { most, rows: Vec::new(), counts: Counts::default() })
     }
 
     /// Refuses drafts of `most` tokens for a model that has a block which drafts, or `drafts` not: what can be known before
@@ -105,9 +101,8 @@ impl Speculation {
         let most = self.most.min(session.left() - 1);
         let (sequence, workspace) = session.parts();
         for step in 0..most {
-            workspace.draft(sequence, tokens[step], step, &mut self.draft)?;
-            // A draft is only a proposal, whatever its logits are.
-            tokens.push(greedy(&self.draft).unwrap_or(0));
+            let next = workspace.draft(sequence, tokens[step], step)?;
+            tokens.push(next);
         }
         self.rows.clear();
         let rows = &mut self.rows;

@@ -281,15 +281,10 @@ pub trait Workspace: Send {
     fn measured_kernels(&self) -> Vec<KernelTime> {
         Vec::new()
     }
-    /// Logits of what may follow `token`, which follows the sequence: by the block that drafts, from the trunk's
-    /// streams of the last token for the first of a draft (`step` 0), else from its own of the step before.
-    fn draft(
-        &mut self,
-        sequence: &mut dyn Sequence,
-        token: u32,
-        step: usize,
-        logits: &mut [f32],
-    ) -> Result<()>;
+    /// What probably follows `token`, which follows the sequence: by the block that drafts, from the trunk's streams of
+    /// the last token for the first of a draft (`step` 0), else from its own of the step before. Some token, where it
+    /// cannot say.
+    fn draft(&mut self, sequence: &mut dyn Sequence, token: u32, step: usize) -> Result<u32>;
     /// Forgets what came after the first `kept` tokens of the last run, of which the sequence was the only part, and
     /// lets the block that drafts catch up with those.
     fn accept(&mut self, sequence: &mut dyn Sequence, tokens: &[u32], kept: usize) -> Result<()>;

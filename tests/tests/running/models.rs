@@ -95,7 +95,10 @@ impl Made {
     pub(crate) fn load(&self, options: &ModelOptions) -> Model {
         let container = Container::open(&self.container()).expect("a container");
         let device = if on_card() { Device::cuda(&[0], Some(2)) } else { Device::cpu(Some(2)) };
-        Model::load(&container, &device.expect("a device"), options).expect("a model")
+        // On cards larger batches have another order of sums.
+        let batch = if on_card() { options.batch.min(32) } else { options.batch };
+        let options = ModelOptions { batch, ..options.clone() };
+        Model::load(&container, &device.expect("a device"), &options).expect("a model")
     }
 
     /// Changes the source and packs it anew: `tensor` gets each F32 tensor's name and values, and `get` to read

@@ -299,7 +299,7 @@ impl Workspace for CudaCards {
         sums.into_iter().collect()
     }
 
-    fn draft(&mut self, _: &mut dyn Sequence, _: u32, _: usize, _: &mut [f32]) -> Result<()> {
+    fn draft(&mut self, _: &mut dyn Sequence, _: u32, _: usize) -> Result<u32> {
         Err(no_drafts())
     }
 

@@ -75,22 +75,18 @@ impl CudaWorkspace {
         if list == List::Draft { self.draft_head(draft) } else { Ok(()) }
     }
 
-    /// Logits of the block's first row, on the card.
+    /// The token that the block's first row proposes, on the card.
     pub(super) fn draft_head(&mut self, draft: &Draft) -> Result<()> {
         let program = &self.loaded.program;
         let to = self.runner.buffers.at(program.chosen);
         self.copy(self.runner.buffers.at(draft.residual), to, program.values(program.residual))?;
-        self.walk(&draft.head, &[], 1)
+        self.walk(&draft.head, &[], 1)?;
+        let loaded = Arc::clone(&self.loaded);
+        self.choice.give(&self.runner, &loaded, Deciding::Highest)
     }
 
     /// [`Workspace::draft`](crate::backend::Workspace::draft).
-    pub(super) fn propose(
-        &mut self,
-        sequence: &mut CudaSequence,
-        token: u32,
-        step: usize,
-        logits: &mut [f32],
-    ) -> Result<()> {
+    pub(super) fn propose(&mut self, sequence: &mut CudaSequence, token: u32, step: usize) -> Result<u32> {
         let loaded = Arc::clone(&self.loaded);
         let program = &loaded.program;
         let draft = program.draft.as_ref().ok_or_else(no_draft)?;
@@ -102,9 +98,9 @@ impl CudaWorkspace {
         self.copy(from, self.runner.buffers.at(draft.hidden), program.values(draft.hidden))?;
         let start = (sequence.tokens.len() + step).saturating_sub(1);
         self.run_draft(draft, sequence, &[token], start, List::Draft)?;
-        self.bring(1)?;
-        logits.copy_from_slice(&self.logits);
-        Ok(())
+        let best = self.choice.take(&self.runner, program.vocab, Deciding::Highest)?;
+        // A draft is only a proposal, whatever its logits are.
+        Ok(best.and_then(|best| best.first().map(|(token, _)| *token)).unwrap_or(0))
     }
 
     /// [`Workspace::accept`](crate::backend::Workspace::accept).

@@ -45,7 +45,7 @@ pub(super) struct CudaWorkspace {
     /// Logits on their way.
     pinned: Pinned,
     pub(super) logits: Vec<f32>,
-    choice: Choice,
+    pub(super) choice: Choice,
     pub(super) profile: Option<BTreeMap<program::Part, Duration>>,
     pub(super) loaded: Arc<Loaded>,
 }
@@ -488,16 +488,10 @@ impl Workspace for CudaWorkspace {
         self.profile.iter().flatten().map(|(part, time)| (*part, *time)).collect()
     }
 
-    fn draft(
-        &mut self,
-        sequence: &mut dyn Sequence,
-        token: u32,
-        step: usize,
-        logits: &mut [f32],
-    ) -> Result<()> {
+    fn draft(&mut self, sequence: &mut dyn Sequence, token: u32, step: usize) -> Result<u32> {
         let loaded = Arc::clone(&self.loaded);
         let _used = loaded.used.read().unwrap_or_else(PoisonError::into_inner);
-        self.propose(own(sequence)?, token, step, logits)
+        self.propose(own(sequence)?, token, step)
     }
 
     fn accept(&mut self, sequence: &mut dyn Sequence, tokens: &[u32], kept: usize) -> Result<()> {
