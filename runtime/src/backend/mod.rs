@@ -318,7 +318,26 @@ impl Device {
     #[cfg(feature = "cuda")]
     pub fn cuda(cards: &[usize], threads: Option<usize>) -> Result<Self> {
         let threads = Self::cpu(threads)?.threads();
-        Ok(Self(Arc::new(cuda::Cuda::new(cards, threads)?)))
+        Ok(Self(Arc::new(cuda::Cuda::new(cards, threads, None)?)))
+    }
+
+    /// NVIDIA cards, by their numbers, and after them one in the host's memory, which computes experts through `threads`
+    /// threads for those.
+    ///
+    /// # Errors
+    /// As [`cpu`](Self::cpu) and [`cuda`](Self::cuda).
+    #[cfg(feature = "cuda")]
+    pub fn cuda_and_host(cards: &[usize], threads: Option<usize>) -> Result<Self> {
+        let threads = Self::cpu(threads)?.threads();
+        Ok(Self(Arc::new(cuda::Cuda::new(cards, threads, Some(cpu::Cpu::new(threads)?))?)))
+    }
+
+    /// Bytes that are free on each card; `None` where all are in the host's memory.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn free(&self) -> Result<Option<Vec<u64>>> {
+        self.0.free()
     }
 
     /// The device, in words.

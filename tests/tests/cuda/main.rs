@@ -4,6 +4,7 @@
 //! Loading needs a program that was built with nvcc. Without it these tests say so and pass, unless `GANTRY_REQUIRE_NVCC`
 //! is set.
 
+mod beside;
 mod card;
 mod damage;
 mod devices;

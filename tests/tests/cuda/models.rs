@@ -68,6 +68,12 @@ pub(crate) fn drafting() -> &'static Path {
     MADE.get_or_init(|| packed("cuda-drafting", &preset, &["--target", "cuda:sm_90"]))
 }
 
+/// Experts on one card.
+pub(crate) fn experts() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| packed("cuda-experts", &["qwen3moe-tiny"], &["--target", "cuda:sm_90"]))
+}
+
 /// The small one for another target.
 pub(crate) fn other(target: &str) -> PathBuf {
     packed(&format!("cuda-other-{}", target.replace(':', "-")), &["llama-tiny"], &["--target", target])

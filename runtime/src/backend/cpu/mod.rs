@@ -1,6 +1,8 @@
 //! The host's processor.
 
 mod attend;
+#[cfg(feature = "cuda")]
+mod beside;
 mod buffers;
 mod cards;
 mod experts;
@@ -21,6 +23,8 @@ use super::{Backend, Executable, KeptBytes, RunOptions, Sequence, Settings, Work
 use crate::load::Weights;
 use crate::model::program::{CardPrograms, ExpertCheck, Kept, Matrix, Program, Step, StepKind, VectorId};
 use crate::{Result, RuntimeError};
+#[cfg(feature = "cuda")]
+pub(super) use beside::{HostCard, HostLoaded, Ways, check as check_beside};
 use cards::Cards;
 use gantry_formats::block::GgmlType;
 use gantry_formats::layout::Layout;
@@ -135,7 +139,7 @@ struct Shared {
     program: Program,
     /// The program cut for the cards.
     cards: CardPrograms,
-    weights: Weights,
+    weights: Arc<Weights>,
     /// By [`VectorId`].
     vectors: Vec<Vec<f32>>,
     /// By rotation.
@@ -166,6 +170,7 @@ impl Shared {
         let routed = run.record_routing.then(|| Counters::new(&program));
         let count = weights.arenas().len().max(1);
         let cards = CardPrograms::new(&program, count, run.check)?;
+        let weights = Arc::new(weights);
         let shared = Shared { isa, program, cards, weights, vectors, tables, ngrams, routed };
         for (kind, matrix) in shared.program.tensors() {
             match kind {

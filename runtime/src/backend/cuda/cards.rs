@@ -1,6 +1,7 @@
 //! Runs programs on several cards: the list of each on its own stream, all at once.
 
 use super::batch::Span;
+use super::beside::HostWays;
 use super::driver::CudaError;
 use super::exchange::Exchange;
 use super::limits::no_drafts;
@@ -10,8 +11,9 @@ use super::peers::{Peers, rank};
 use super::sequence::CudaSequence;
 use super::shares::CardsSequence;
 use super::workspace::{CudaWorkspace, GRAPHS, HEAD_ROWS, List, Shape, most_tokens};
+use crate::backend::cpu::{HostCard, HostLoaded};
 use crate::backend::{Part, RunOptions, Sequence, Settings, Wanted, Workspace};
-use crate::model::program::{self, CardPrograms, Split};
+use crate::model::program::{self, CardPrograms, Split, Step};
 use crate::sample::Deciding;
 use crate::{Result, RuntimeError};
 use std::any::Any;
@@ -27,6 +29,10 @@ pub(super) struct CudaCards {
     graphs: BTreeMap<Vec<Shape>, Vec<Option<Recorded>>>,
     programs: Arc<CardPrograms>,
     exchange: Arc<dyn Exchange>,
+    /// The card after all others, in the host's memory.
+    host: Option<HostCard>,
+    /// Of the tokens of a run.
+    positions: Vec<u32>,
 }
 
 /// What sequences keep, by card.
@@ -34,25 +40,32 @@ type Shares<'s> = Vec<Vec<&'s mut CudaSequence>>;
 
 impl CudaCards {
     pub(super) fn new(
-        loaded: &[Arc<Loaded>],
+        (loaded, host): (&[Arc<Loaded>], Option<&HostLoaded>),
         programs: &Arc<CardPrograms>,
         settings: &Settings,
         run: &RunOptions,
     ) -> Result<Self> {
-        let exchange: Arc<dyn Exchange> = Arc::new(Peers::new(loaded, programs, most_tokens(settings), run)?);
+        let peers = Arc::new(Peers::new(loaded, programs, most_tokens(settings), run)?);
+        let ways = |host: &HostLoaded| {
+            host.card(Arc::new(HostWays { peers: Arc::clone(&peers), card: loaded.len() }))
+        };
+        let host = host.map(ways);
+        let exchange: Arc<dyn Exchange> = peers;
         let card = |loaded: &Arc<Loaded>| {
             let mut card = CudaWorkspace::new(loaded, settings)?;
             card.runner.exchange = Some(Arc::clone(&exchange));
             Ok(card)
         };
         let cards = loaded.iter().map(card).collect::<Result<_, CudaError>>()?;
-        Ok(Self { cards, graphs: BTreeMap::new(), programs: Arc::clone(programs), exchange })
+        let (graphs, programs) = (BTreeMap::new(), Arc::clone(programs));
+        Ok(Self { cards, graphs, programs, exchange, host, positions: Vec::new() })
     }
 
-    /// Lets all cards that are `busy` work at once, and waits for them.
+    /// Lets all cards that are `busy` work at once, the host's too on its list, and waits for them.
     fn each(
         &mut self,
         shares: &Shares<'_>,
+        list: &[Step],
         busy: impl Fn(usize) -> bool,
         work: impl Fn(usize, &mut CudaWorkspace, &[&mut CudaSequence]) -> Result<()> + Sync,
     ) -> Result<()> {
@@ -67,11 +80,14 @@ impl CudaCards {
             done
         };
         let Some(first) = jobs.next() else { return Ok(()) };
+        let host = self.host.as_mut().filter(|_| !list.is_empty());
+        let positions = &self.positions;
         let results: Vec<Result<()>> = std::thread::scope(|scope| {
+            let host = host.map(|host| scope.spawn(|| beside(host, list, positions, &*exchange)));
             // A card may wait for one that has not begun, so that each has a thread which gives it its work.
             let others: Vec<_> = jobs.map(|job| scope.spawn(|| run(job))).collect();
             let own = run(first);
-            let joined = others.into_iter().map(|other| match other.join() {
+            let joined = others.into_iter().chain(host).map(|other| match other.join() {
                 Ok(result) => result,
                 Err(panic) => std::panic::resume_unwind(panic),
             });
@@ -83,7 +99,8 @@ impl CudaCards {
     /// Runs all lists of `split` for `n` rows.
     fn walk(&mut self, split: &Split, shares: &Shares<'_>, n: usize) -> Result<()> {
         let busy = |card: usize| !split.lists[card].is_empty();
-        self.each(shares, busy, |i, card, share| card.walk(&split.lists[i], share, n))
+        let list = split.lists.get(self.cards.len()).map_or(&[][..], Vec::as_slice);
+        self.each(shares, list, busy, |i, card, share| card.walk(&split.lists[i], share, n))
     }
 
     /// The error that says most, where there is one.
@@ -130,7 +147,12 @@ impl CudaCards {
             self.exchange.abort();
         }
         launched?;
-        self.wait()
+        let list = self.programs.body.lists.get(self.cards.len());
+        let beside = match (&mut self.host, list) {
+            (Some(host), Some(list)) => beside(host, list, &self.positions, &*self.exchange),
+            _ => Ok(()),
+        };
+        self.wait(beside)
     }
 
     /// Gives all cards what was recorded; rows are gathered once every card has its first part.
@@ -149,9 +171,10 @@ impl CudaCards {
     }
 
     /// Waits for all cards at once: one that is lost must not be waited for by the others.
-    fn wait(&self) -> Result<()> {
+    /// `beside` is what became of the host's.
+    fn wait(&self, beside: Result<()>) -> Result<()> {
         let mut open: Vec<&CudaWorkspace> = self.cards.iter().collect();
-        let mut results = Vec::new();
+        let mut results = vec![beside];
         while !open.is_empty() {
             open.retain(|card| match card.runner.stream.is_idle() {
                 Ok(idle) => !idle,
@@ -168,6 +191,9 @@ impl CudaCards {
 
     /// Brings the tables of a run to all cards.
     fn prepare(&mut self, tokens: &[u32], spans: &[Span], shares: &Shares<'_>) -> Result<()> {
+        let own = |s: &Span| (s.start..s.start + s.tokens).map(|p| p as u32);
+        self.positions.clear();
+        self.positions.extend(spans.iter().flat_map(own));
         for (card, share) in self.cards.iter_mut().zip(shares) {
             if tokens.len() > card.most {
                 let what = format!("{} tokens in a run that has room for {}", tokens.len(), card.most);
@@ -201,7 +227,8 @@ impl CudaCards {
                 Some(shape) => self.replay(shape, &shares, n)?,
                 None => {
                     let part = |card: usize| takes_part(&programs, card);
-                    self.each(&shares, part, |i, card, share| token(&programs, i, card, share, n))?;
+                    let list = programs.body.lists.get(self.cards.len()).map_or(&[][..], Vec::as_slice);
+                    self.each(&shares, list, part, |i, card, share| token(&programs, i, card, share, n))?;
                 }
             }
             let end = &mut self.cards[head.end];
@@ -235,6 +262,15 @@ impl CudaCards {
         // Where a card is lost the next run says so.
         let _ = self.exchange.reset();
     }
+}
+
+/// Runs the host's card; where it fails, no other card waits for it.
+fn beside(host: &mut HostCard, list: &[Step], positions: &[u32], exchange: &dyn Exchange) -> Result<()> {
+    let done = host.walk(list, positions);
+    if done.is_err() {
+        exchange.abort();
+    }
+    done
 }
 
 /// Whether a card has something to do for a token.

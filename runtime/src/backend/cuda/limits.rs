@@ -4,7 +4,7 @@ use super::look_back::CONTEXT;
 use super::plan::FEW;
 use super::workspace::most_tokens;
 use crate::backend::Settings;
-use crate::load::Places;
+use crate::load::{CardPlace, Places};
 use crate::model::program::{Program, Step};
 use crate::{Result, RuntimeError};
 use gantry_formats::layout::Layout;
@@ -97,15 +97,30 @@ pub(super) fn no_drafts() -> RuntimeError {
     )
 }
 
-/// Refuses places on other cards than there are.
-pub(super) fn check_cards(places: &Places, cards: usize) -> Result<()> {
+/// Refuses places on other cards than there are: `cards`, and one of the host after them where it has one.
+pub(super) fn check_cards(places: &Places, cards: usize, host: bool) -> Result<()> {
     let wanted = places.cards.len();
-    if let Some(card) = places.cards.iter().position(|card| card.spec.host) {
+    let misplaced = |(i, card): (usize, &CardPlace)| card.spec.host != (host && i == cards);
+    if let Some(card) = places.cards.iter().enumerate().position(misplaced)
+        && host
+        && places.cards.len() == cards + 1
+    {
+        let (is, wanted) = if places.cards[card].spec.host {
+            ("the host's (cpu:)", "one of its own")
+        } else {
+            ("no card of the host", "cpu")
+        };
         return Err(RuntimeError::Incompatible(format!(
-            "card {card} is the host's (cpu:), and cuda runs on its own cards alone; leave it out of --cards, or give \
-             --device cpu"
+            "card {card} is {is}, --device names {wanted} there; give the same cards to --cards and --device, the host's last"
         )));
     }
+    if let Some(card) = places.cards.iter().position(|card| card.spec.host).filter(|_| !host) {
+        return Err(RuntimeError::Incompatible(format!(
+            "card {card} is the host's (cpu:), which --device does not name; leave it out of --cards, or give --device \
+             cuda:0,cpu"
+        )));
+    }
+    let cards = cards + usize::from(host);
     if wanted != cards {
         return Err(RuntimeError::Incompatible(format!(
             "the model is placed on {wanted} cards, --device names {cards}; give --cards {cards}, or as many cards as \

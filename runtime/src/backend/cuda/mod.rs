@@ -6,6 +6,7 @@
 
 mod bare;
 mod batch;
+mod beside;
 mod buffers;
 mod cards;
 mod choose;
@@ -34,6 +35,7 @@ mod streams;
 mod tables;
 mod undo;
 mod watch;
+mod ways;
 mod workspace;
 
 pub use bare::{hash_rate, pinned_copy, read_and_copy};
@@ -41,6 +43,7 @@ pub use driver::{CardInfo, CudaError, DeviceMemory, cards};
 pub use measure::{KernelBench, KernelCase, KernelOptions, Roof, Timing};
 
 use super::counters::Counters;
+use super::cpu::{Cpu, HostLoaded, check_beside};
 use super::{Backend, CardHeld, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace};
 use crate::load::{self, Hashed, Lift, LoadOptions, LoadReport, Places, Verify, Weights};
 use crate::model::program::{CardPrograms, ExpertCheck, Kept, Program, StepKind};
@@ -62,17 +65,24 @@ pub(super) struct Cuda {
     /// Bytes that were free on each when it was opened.
     before: Vec<u64>,
     threads: usize,
+    /// What computes experts in the host's memory, on a card after all others.
+    host: Option<Cpu>,
 }
 
 impl Cuda {
-    pub(super) fn new(cards: &[usize], threads: usize) -> Result<Self> {
+    pub(super) fn new(cards: &[usize], threads: usize, host: Option<Cpu>) -> Result<Self> {
         let cards = cards.iter().map(|card| Context::open(*card)).collect::<Result<Vec<_>, CudaError>>()?;
         for (i, card) in cards.iter().enumerate() {
             let mut others = cards.iter().enumerate().filter(|(other, _)| *other != i);
             others.try_for_each(|(_, other)| card.reach(other))?;
         }
         let before = cards.iter().map(|card| Ok(card.memory()?.0)).collect::<Result<_, CudaError>>()?;
-        Ok(Self { cards, before, threads })
+        Ok(Self { cards, before, threads, host })
+    }
+
+    /// All of them, the host's too.
+    fn count(&self) -> usize {
+        self.cards.len() + usize::from(self.host.is_some())
     }
 }
 
@@ -83,7 +93,8 @@ impl Backend for Cuda {
 
     fn describe(&self) -> String {
         let of = |c: &Arc<Context>| format!("cuda:{}, {}", c.info().card, c.info().name);
-        self.cards.iter().map(of).collect::<Vec<_>>().join("; ")
+        let host = self.host.iter().map(|host| host.describe());
+        self.cards.iter().map(of).chain(host).collect::<Vec<_>>().join("; ")
     }
 
     fn threads(&self) -> usize {
@@ -103,7 +114,7 @@ impl Backend for Cuda {
     }
 
     fn check(&self, program: &Program, settings: &Settings) -> Result<()> {
-        limits::check(program, settings, self.cards.len())
+        limits::check(program, settings, self.count())
     }
 
     fn kept_bytes(&self, kept: &Kept, settings: &Settings) -> KeptBytes {
@@ -116,7 +127,11 @@ impl Backend for Cuda {
 
     fn exchange_bytes(&self, program: &Program, settings: &Settings, cards: usize) -> Result<Vec<u64>> {
         let cut = CardPrograms::new(program, cards, ExpertCheck::Off)?;
-        let mut bytes = peers::bytes(program, &cut, workspace::most_tokens(settings));
+        let host = self.host.is_some().then_some(self.cards.len());
+        let own = cut.lists().filter(|(card, _)| Some(*card) == host);
+        own.flat_map(|(card, steps)| steps.iter().map(move |step| (card, step)))
+            .try_for_each(|(card, step)| check_beside(card, step))?;
+        let mut bytes = ways::bytes(program, &cut, workspace::most_tokens(settings));
         // All buffers of the program are on every card; the first card's are counted with the program.
         let scratch = workspace::scratch_bytes(program, settings);
         bytes.iter_mut().skip(1).for_each(|own| *own = own.saturating_add(scratch));
@@ -124,7 +139,8 @@ impl Backend for Cuda {
     }
 
     fn free(&self) -> Result<Option<Vec<u64>>> {
-        let free = self.cards.iter().map(|c| Ok(c.memory()?.0)).collect::<Result<_, CudaError>>()?;
+        let mut free = self.cards.iter().map(|c| Ok(c.memory()?.0)).collect::<Result<Vec<_>, CudaError>>()?;
+        free.extend(self.host.iter().map(|_| crate::memory::free(None).bytes));
         Ok(Some(free))
     }
 
@@ -138,8 +154,9 @@ impl Backend for Cuda {
     }
 
     fn lift(&self, places: &Places) -> Result<Option<Box<dyn Lift>>> {
-        limits::check_cards(places, self.cards.len())?;
-        let sizes = self.cards.iter().cloned().zip(places.cards.iter().map(|c| c.bytes));
+        limits::check_cards(places, self.cards.len(), self.host.is_some())?;
+        let contexts = self.cards.iter().cloned().map(Some).chain([None]);
+        let sizes = contexts.zip(places.cards.iter().map(|c| c.bytes));
         Ok(Some(Box::new(CudaLift::new(&sizes.collect::<Vec<_>>(), self.threads)?)))
     }
 
@@ -159,15 +176,19 @@ impl Backend for Cuda {
         let pool = Arc::new(Pool::new(threads));
         let weights = Arc::new(weights);
         let loaded = |card: usize| {
-            let weights = (Arc::clone(&weights), Arc::clone(&arenas));
+            let weights = (Arc::clone(&weights), Arc::clone(&arenas), self.host.is_some());
             Loaded::new(card, program.clone(), weights, (routed.clone(), Arc::clone(&pool))).map(Arc::new)
         };
         let cards = (0..arenas.len()).map(loaded).collect::<Result<Vec<_>>>()?;
-        let programs = match cards.len() {
+        let programs = match self.count() {
             1 => None,
             count => Some(Arc::new(CardPrograms::new(&program, count, run.check)?)),
         };
-        Ok(Box::new(Prepared { cards, programs, run: run.clone() }))
+        let host = match (&self.host, &programs) {
+            (Some(host), Some(programs)) => Some(beside::loaded(host, &cards, programs, &weights, run)?),
+            _ => None,
+        };
+        Ok(Box::new(Prepared { cards, host, programs, run: run.clone() }))
     }
 }
 
@@ -180,6 +201,8 @@ fn arenas(weights: &mut Weights) -> Vec<DeviceMemory> {
 /// A program on cards.
 struct Prepared {
     cards: Vec<Arc<Loaded>>,
+    /// The card after them, in the host's memory.
+    host: Option<HostLoaded>,
     /// Where there are several, the lists of each.
     programs: Option<Arc<CardPrograms>>,
     run: RunOptions,
@@ -196,7 +219,8 @@ impl Executable for Prepared {
 
     fn workspace(&self, settings: &Settings) -> Result<Box<dyn Workspace>> {
         if let Some(programs) = &self.programs {
-            return Ok(Box::new(CudaCards::new(&self.cards, programs, settings, &self.run)?));
+            let cards = (&self.cards[..], self.host.as_ref());
+            return Ok(Box::new(CudaCards::new(cards, programs, settings, &self.run)?));
         }
         Ok(Box::new(CudaWorkspace::new(&self.cards[0], settings)?))
     }
@@ -236,8 +260,8 @@ pub fn lift(
         check_target(context.info(), &card.target)?;
     }
     let places = Places::as_packed(container);
-    let sizes = contexts.into_iter().zip(places.cards.iter().map(|c| c.bytes));
-    let sizes: Vec<(Arc<Context>, u64)> = sizes.collect();
+    let sizes = contexts.into_iter().map(Some).zip(places.cards.iter().map(|c| c.bytes));
+    let sizes: Vec<(Option<Arc<Context>>, u64)> = sizes.collect();
     let lift = Box::new(CudaLift::new(&sizes, options.threads)?);
     let (mut weights, report) = load::lift(container, &places, options, lift)?;
     Ok((arenas(&mut weights), report))

@@ -12,6 +12,7 @@ mod memory;
 mod module;
 mod staged;
 mod stream;
+mod words;
 
 pub(crate) use context::Context;
 pub use context::{CardInfo, cards};
@@ -23,3 +24,4 @@ pub(crate) use memory::{Pinned, Registered};
 pub(crate) use module::{Arg, Function, Module, Start};
 pub(crate) use staged::Staged;
 pub(crate) use stream::{Event, Stream};
+pub(crate) use words::SharedWords;

@@ -69,7 +69,7 @@ impl<'a> Cases<'a> {
         let buffers = Buffers::new(context, &program.buffers, most)?;
         let partial = DeviceMemory::new(context, partials(&program, &settings, most), "partial results")?;
         let ids = Ids::of(&program);
-        let weights = (Arc::new(Weights::none()), Arc::new(vec![arena]));
+        let weights = (Arc::new(Weights::none()), Arc::new(vec![arena]), false);
         let loaded = Loaded::new(0, program, weights, (None, Arc::new(Pool::new(1))))?;
         let batch = Batch::new(&loaded)?;
         let kept = !loaded.program.kept.is_empty();
