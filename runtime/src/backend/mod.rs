@@ -85,6 +85,10 @@ pub trait Backend: Send + Sync {
     fn family(&self) -> &'static str;
     /// The device, in words.
     fn describe(&self) -> String;
+    /// What the first `count` of its cards are called: `cpu:0`.
+    fn names(&self, count: usize) -> Vec<String> {
+        (0..count).map(|card| format!("{}:{card}", self.family())).collect()
+    }
     /// Threads of the host that it works with.
     fn threads(&self) -> usize;
     /// Whether it also runs what is packed for other families, as far as it has kernels for their layouts.

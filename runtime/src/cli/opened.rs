@@ -73,6 +73,7 @@ pub(crate) fn load_with(
             options.fill = options.fill.or(options.placement.is_none().then_some(Fill::First));
         }
     }
+    note_host(container, &load.device, options.cards.is_some());
     let model = Model::load(container, &device, &options)?;
     eprintln!("load:   {}", model.load_report());
     for line in model.load_report().by_card() {
@@ -95,6 +96,17 @@ pub(crate) fn load_with(
         );
     }
     Ok(model)
+}
+
+/// Tells where what was packed for the host's memory is on an NVIDIA card instead.
+fn note_host(container: &Container, device: &DeviceName, placed: bool) {
+    let packed = container.manifest().placement.iter().flat_map(|p| p.cards.iter().enumerate());
+    if let (DeviceName::Cuda(cards), false) = (device, placed) {
+        for (card, _) in packed.filter(|(_, card)| card.host) {
+            let here = cards.get(card).copied().unwrap_or(card);
+            eprintln!("note: card {card} was packed for the host's memory (cpu), here it is cuda:{here}");
+        }
+    }
 }
 
 /// NVIDIA cards with what is free on them, and the host's with its budget, or what is free here.

@@ -6,7 +6,7 @@ use gantry_formats::container::Container;
 use std::time::Instant;
 
 /// Budgets of which the first holds all but experts, and a few of those.
-const BUDGETS: &str = "--cards=6MiB,cpu:1GiB";
+const BUDGETS: &str = "--cards=16MiB,cpu:1GiB";
 
 fn refused(seen: &Seen, code: i32, words: &[&str]) {
     seen.fails(code, words);

@@ -123,11 +123,17 @@ pub(super) fn check_cards(places: &Places, cards: usize, host: bool) -> Result<(
     let cards = cards + usize::from(host);
     if wanted != cards {
         return Err(RuntimeError::Incompatible(format!(
-            "the model is placed on {wanted} cards, --device names {cards}; give --cards {cards}, or as many cards as \
-             there are places"
+            "the model is placed on {}, --device names {cards}; give --cards {cards}, or as many cards as \
+             there are places",
+            count_text(wanted)
         )));
     }
     Ok(())
+}
+
+/// So many cards, in words.
+pub(super) fn count_text(cards: usize) -> String {
+    if cards == 1 { "1 card".into() } else { format!("{cards} cards") }
 }
 
 /// Kernels are measured on one card.

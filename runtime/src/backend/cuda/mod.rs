@@ -97,6 +97,13 @@ impl Backend for Cuda {
         self.cards.iter().map(of).chain(host).collect::<Vec<_>>().join("; ")
     }
 
+    fn names(&self, count: usize) -> Vec<String> {
+        let cards = self.cards.iter().map(|card| format!("cuda:{}", card.info().card));
+        let host = self.host.iter().map(|_| "cpu".to_string());
+        let more = (self.count()..count).map(|card| format!("card {card}"));
+        cards.chain(host).chain(more).take(count).collect()
+    }
+
     fn threads(&self) -> usize {
         self.threads
     }
@@ -250,9 +257,9 @@ pub fn lift(
     let packed = &container.manifest().cards;
     if packed.len() != cards.len() {
         return Err(RuntimeError::Setting(format!(
-            "this container is packed for {} cards, {} were given; gantry replan --cards {} packs it for those",
-            packed.len(),
-            cards.len(),
+            "this container is packed for {}, not for {}; gantry replan --cards {} packs it for those",
+            limits::count_text(packed.len()),
+            limits::count_text(cards.len()),
             cards.len()
         )));
     }
