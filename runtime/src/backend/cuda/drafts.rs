@@ -5,9 +5,10 @@
 
 use super::batch::Span;
 use super::kernels::{Args, groups};
+use super::parts::List;
 use super::sequence::CudaSequence;
 use super::steps::EACH;
-use super::workspace::{CudaWorkspace, List};
+use super::workspace::CudaWorkspace;
 use crate::backend::Wanted;
 use crate::model::program::Draft;
 use crate::sample::Deciding;

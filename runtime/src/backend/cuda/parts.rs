@@ -1,8 +1,9 @@
-//! Lists of steps in parts, between which the host gathers rows of n-gram tables.
+//! Lists of steps in parts, between which the host gathers rows of n-gram tables, and what they are recorded as.
 
 use super::driver::Graph;
 use super::plan::Op;
 use crate::model::program::Step;
+use crate::sample::Deciding;
 
 /// How a list of steps goes to the card.
 pub(super) struct Planned {
@@ -47,6 +48,34 @@ impl Recorded {
     pub(super) fn parts(&self) -> usize {
         self.0.len()
     }
+}
+
+/// The lists of steps that are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum List {
+    /// Body and head.
+    Trunk,
+    /// Those of the block that drafts.
+    Draft,
+    /// The body of the block that drafts.
+    KeepUp,
+}
+
+/// What launches of a run depend on, beside what lies in tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Shape {
+    pub(super) list: List,
+    pub(super) sequences: usize,
+    /// Of all of them.
+    pub(super) tokens: usize,
+    /// Where the sequence keeps everything, where launches depend on it.
+    pub(super) memory: u64,
+    /// Parts that attention is cut into.
+    pub(super) splits: usize,
+    /// Where the tables are.
+    pub(super) tables: u64,
+    /// What is done with the logits.
+    pub(super) deciding: Deciding,
 }
 
 #[cfg(test)]

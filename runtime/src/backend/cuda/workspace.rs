@@ -7,7 +7,7 @@ use super::driver::{CudaError, DeviceMemory, Graph, Pinned, Stream};
 use super::gather::{self, Gathered};
 use super::loaded::Loaded;
 use super::look_back::{partial_bytes, splits};
-use super::parts::{Planned, Recorded};
+use super::parts::{List, Planned, Recorded, Shape};
 use super::plan::{FEW, Op, plan};
 use super::products::list_bytes;
 use super::sequence::{self, CudaSequence};
@@ -35,7 +35,7 @@ pub(super) const GRAPHS: usize = 64;
 pub(super) struct CudaWorkspace {
     /// First to go: its stream is waited for then.
     pub(super) runner: Runner,
-    /// Runs of one token of each sequence, as they were recorded.
+    /// Runs as they were recorded.
     graphs: BTreeMap<Shape, Recorded>,
     /// How lists of steps go, few tokens or many, by where the list is.
     plans: BTreeMap<(bool, usize, usize), Arc<Planned>>,
@@ -48,34 +48,6 @@ pub(super) struct CudaWorkspace {
     pub(super) choice: Choice,
     pub(super) profile: Option<BTreeMap<program::Part, Duration>>,
     pub(super) loaded: Arc<Loaded>,
-}
-
-/// The lists of steps that are recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum List {
-    /// Body and head.
-    Trunk,
-    /// Those of the block that drafts.
-    Draft,
-    /// The body of the block that drafts.
-    KeepUp,
-}
-
-/// What launches of a run depend on, beside what lies in tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Shape {
-    list: List,
-    pub(super) sequences: usize,
-    /// Of all of them.
-    tokens: usize,
-    /// Where the sequence keeps everything, where launches depend on it.
-    memory: u64,
-    /// Parts that attention is cut into.
-    splits: usize,
-    /// Where the tables are.
-    tables: u64,
-    /// What is done with the logits.
-    deciding: Deciding,
 }
 
 /// Most tokens of a run: a batch, or one of each of as many sequences as go together.
@@ -340,11 +312,11 @@ impl CudaWorkspace {
                 })?
             }
         };
-        for part in 0..recorded.parts() {
-            self.launch(&mut recorded, part, body, sequences)?;
-        }
+        let mut parts = 0..recorded.parts();
+        let launched = parts.try_for_each(|part| self.launch(&mut recorded, part, body, sequences));
+        // Whatever came of the others, the card may be at the first.
         self.graphs.insert(shape, recorded);
-        Ok(())
+        launched
     }
 
     /// Brings what was chosen; all logits where there was nothing to choose, so that the host says why.
