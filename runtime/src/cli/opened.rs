@@ -140,7 +140,7 @@ pub(crate) fn unload(model: Model, verbose: bool) -> anyhow::Result<()> {
 pub(crate) fn tell_held(container: &Container, model: &Model) -> anyhow::Result<()> {
     let held = model.device().held()?;
     // Placed anew, a card has other tensors than the container says.
-    let as_packed = held.len() == container.header().cards.len();
+    let as_packed = model.need().len() == container.header().cards.len();
     for (i, card) in held.iter().enumerate() {
         eprintln!("{}: {} of {} bytes are free", card.card, card.free, card.before);
         for (what, count, bytes) in &card.held {

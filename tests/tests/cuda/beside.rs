@@ -33,9 +33,9 @@ fn experts_go_where_there_is_room() {
     let lines: Vec<&str> = seen.err.lines().filter(|line| line.trim_start().starts_with("card ")).collect();
     assert!(lines.len() >= 2 && !lines[1].contains("0 B"), "{}", seen.err);
     // The same where a run is recorded.
-    let args =
-        ["bench", model, "-p", "0", "-n", "2", "-r", "1", "--device", "cuda:0,cpu", "--card-timeout", "1"];
-    let seen = Machine::new().set("SKIP", 1).run(&[&args[..], &["--fill", "first", BUDGETS]].concat());
+    let args = ["bench", model, "-p", "0", "-n", "2", "-r", "1", "-c", "1024", "--card-timeout", "1"];
+    let more = ["--device", "cuda:0,cpu", "--fill", "first", BUDGETS];
+    let seen = Machine::new().set("SKIP", 1).run(&[&args[..], &more].concat());
     seen.fails(1, &["card 1", "card 0", "layer 0"]);
 }
 
