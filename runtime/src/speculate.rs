@@ -7,7 +7,6 @@
 //! logits by the same draw.
 
 use crate::backend::{Part, Wanted};
-use crate::sample::greedy;
 use crate::{Result, RuntimeError, Session};
 
 /// Says which token follows these logits; `None`: the text ends.
@@ -17,9 +16,7 @@ pub type Choose<'a, E> = dyn FnMut(&[f32]) -> Result<Option<u32>, E> + 'a;
 #[derive(Debug)]
 pub struct Speculation {
     most: usize,
-    /// Of the block that drafts.
-    draft: Vec<f32>,
-    /// Of a window, by token.
+    /// Logits of a window, by token.
     rows: Vec<f32>,
     counts: Counts,
 }
@@ -45,16 +42,7 @@ impl Speculation {
     pub fn new(session: &mut Session, most: usize) -> Result<Self> {
         let refuse = |why: String| Err(RuntimeError::Setting(why));
         let model = session.model();
-        if most == 0 || most > MAX_DRAFT {
-            return refuse(format!("drafts of {most} tokens: give 1 to {MAX_DRAFT}"));
-        }
-        if !model.drafts() {
-            return refuse(
-                "this model has no block that drafts tokens, or none that runs here (qwen4exp's and deepseek4's do); run it \
-                 without --spec"
-                    .into(),
-            );
-        }
+        Self::check(most, model.drafts())?;
         // No window is longer than the context.
         if model.settings().window < Self::window(most).min(model.context()) {
             let found = model.settings().window;
@@ -67,8 +55,27 @@ impl Speculation {
             return refuse("a session that has begun without drafts cannot go on with them".into());
         }
         session.start_drafting();
-        let draft = vec![0.0; session.model().vocab()];
-        Ok(Self { most, draft, rows: Vec::new(), counts: Counts::default() })
+        Ok(Self { most, rows: Vec::new(), counts: Counts::default() })
+    }
+
+    /// Refuses drafts of `most` tokens for a model that has a block which drafts, or `drafts` not: what can be known before
+    /// it is loaded.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Setting`].
+    pub fn check(most: usize, drafts: bool) -> Result<()> {
+        if most == 0 || most > MAX_DRAFT {
+            let what = format!("drafts of {most} tokens: give 1 to {MAX_DRAFT}");
+            return Err(RuntimeError::Setting(what));
+        }
+        if !drafts {
+            return Err(RuntimeError::Setting(
+                "this model has no block that drafts tokens, or none that runs here (qwen4exp's and deepseek4's do); run it \
+                 without --spec"
+                    .into(),
+            ));
+        }
+        Ok(())
     }
 
     /// Tokens that a session must be able to take back for drafts of `most`.
@@ -94,9 +101,8 @@ impl Speculation {
         let most = self.most.min(session.left() - 1);
         let (sequence, workspace) = session.parts();
         for step in 0..most {
-            workspace.draft(sequence, tokens[step], step, &mut self.draft)?;
-            // A draft is only a proposal, whatever its logits are.
-            tokens.push(greedy(&self.draft).unwrap_or(0));
+            let next = workspace.draft(sequence, tokens[step], step)?;
+            tokens.push(next);
         }
         self.rows.clear();
         let rows = &mut self.rows;

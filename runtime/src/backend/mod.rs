@@ -8,6 +8,7 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod host;
+mod ngram;
 
 use crate::exchange::{Delays, Patience};
 use crate::load::{Hashed, Lift, Places, Verify, Weights};
@@ -121,6 +122,10 @@ pub trait Backend: Send + Sync {
     fn family(&self) -> &'static str;
     /// The device, in words.
     fn describe(&self) -> String;
+    /// What the first `count` of its cards are called: `cpu:0`.
+    fn names(&self, count: usize) -> Vec<String> {
+        (0..count).map(|card| format!("{}:{card}", self.family())).collect()
+    }
     /// Threads of the host that it works with.
     fn threads(&self) -> usize;
     /// Whether it also runs what is packed for other families, as far as it has kernels for their layouts.
@@ -317,15 +322,10 @@ pub trait Workspace: Send {
     fn measured_kernels(&self) -> Vec<KernelTime> {
         Vec::new()
     }
-    /// Logits of what may follow `token`, which follows the sequence: by the block that drafts, from the trunk's
-    /// streams of the last token for the first of a draft (`step` 0), else from its own of the step before.
-    fn draft(
-        &mut self,
-        sequence: &mut dyn Sequence,
-        token: u32,
-        step: usize,
-        logits: &mut [f32],
-    ) -> Result<()>;
+    /// What probably follows `token`, which follows the sequence: by the block that drafts, from the trunk's streams of
+    /// the last token for the first of a draft (`step` 0), else from its own of the step before. Some token, where it
+    /// cannot say.
+    fn draft(&mut self, sequence: &mut dyn Sequence, token: u32, step: usize) -> Result<u32>;
     /// Forgets what came after the first `kept` tokens of the last run, of which the sequence was the only part, and
     /// lets the block that drafts catch up with those.
     fn accept(&mut self, sequence: &mut dyn Sequence, tokens: &[u32], kept: usize) -> Result<()>;
@@ -359,7 +359,26 @@ impl Device {
     #[cfg(feature = "cuda")]
     pub fn cuda(cards: &[usize], threads: Option<usize>) -> Result<Self> {
         let threads = Self::cpu(threads)?.threads();
-        Ok(Self(Arc::new(cuda::Cuda::new(cards, threads)?)))
+        Ok(Self(Arc::new(cuda::Cuda::new(cards, threads, None)?)))
+    }
+
+    /// NVIDIA cards, by their numbers, and after them one in the host's memory, which computes experts through `threads`
+    /// threads for those.
+    ///
+    /// # Errors
+    /// As [`cpu`](Self::cpu) and [`cuda`](Self::cuda).
+    #[cfg(feature = "cuda")]
+    pub fn cuda_and_host(cards: &[usize], threads: Option<usize>) -> Result<Self> {
+        let threads = Self::cpu(threads)?.threads();
+        Ok(Self(Arc::new(cuda::Cuda::new(cards, threads, Some(cpu::Cpu::new(threads)?))?)))
+    }
+
+    /// Bytes that are free on each card; `None` where all are in the host's memory.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn free(&self) -> Result<Option<Vec<u64>>> {
+        self.0.free()
     }
 
     /// The device, in words.

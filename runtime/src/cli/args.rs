@@ -270,7 +270,8 @@ pub(crate) struct Load {
     /// Allows a context longer than the model was made for.
     #[arg(long)]
     pub(crate) beyond_context: bool,
-    /// The device: cpu, or NVIDIA cards as cuda:0 or cuda:0,1.
+    /// The device: cpu, or NVIDIA cards as cuda:0 or cuda:0,1; cuda:0,cpu or cuda:0,cpu:64GiB keeps the experts that
+    /// they have no room for in the host's memory.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(crate) device: DeviceName,
     /// Threads [default: all processors].

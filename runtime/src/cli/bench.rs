@@ -29,6 +29,12 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
             return Err(Refusal::error(Exit::Usage, "--measure load needs a card: give --device cuda:0"));
         }
         (DeviceName::Cuda(cards), Measure::Kernels) => return bench_kernels::run(args, cards),
+        (DeviceName::Beside(..), Measure::Load | Measure::Kernels) => {
+            return Err(Refusal::error(
+                Exit::Usage,
+                "that is measured on cards alone; leave cpu out of --device",
+            ));
+        }
         (DeviceName::Cpu, Measure::Kernels) => {
             return Err(Refusal::error(
                 Exit::Usage,

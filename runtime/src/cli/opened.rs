@@ -6,7 +6,8 @@ use super::failure::Refusal;
 use anyhow::Context;
 use gantry_formats::exit::Exit;
 use gantry_formats::hotness;
-use gantry_formats::placement::CardSpec;
+use gantry_formats::placement::{CardSpec, Fill};
+use gantry_runtime::model::program::ExpertCheck;
 use gantry_runtime::text::{ChatTemplate, TextError, Tokenizer};
 use gantry_runtime::{Container, Device, Model, ModelOptions, Speculation, model, vocab};
 use std::io::Read;
@@ -34,9 +35,13 @@ pub(crate) fn load_with(
     spec: Option<NonZeroUsize>,
     record_routing: bool,
 ) -> anyhow::Result<Model> {
+    if let Some(most) = spec {
+        Speculation::check(most.get(), model::plan(container, 1)?.draft.is_some())?;
+    }
     let device = match &load.device {
         DeviceName::Cpu => Device::cpu(load.threads)?,
         DeviceName::Cuda(cards) => Device::cuda(cards, load.threads)?,
+        DeviceName::Beside(cards, _) => Device::cuda_and_host(cards, load.threads)?,
     };
     if let (DeviceName::Cpu, Some(name)) = (&load.device, load.reload.first()) {
         let what = format!("--reload {name} brings it to a card once more; give --device cuda:0");
@@ -55,6 +60,20 @@ pub(crate) fn load_with(
         // As many as were named, whatever it was packed for.
         options.cards = Some(vec![CardSpec { host: false, bytes: None }; cards.len()]);
     }
+    if let DeviceName::Beside(_, budget) = &load.device {
+        if options.check != ExpertCheck::Off {
+            return Err(Refusal::error(
+                Exit::Usage,
+                "--ep-verify and --ep-self compare bits, and the host's card (cpu) computes in another order; leave them out",
+            ));
+        }
+        if options.cards.is_none() {
+            options.cards = Some(beside(&device, *budget)?);
+            // What does not fit the cards goes to the host.
+            options.fill = options.fill.or(options.placement.is_none().then_some(Fill::First));
+        }
+    }
+    note_host(container, &load.device, options.cards.is_some());
     let model = Model::load(container, &device, &options)?;
     eprintln!("load:   {}", model.load_report());
     for line in model.load_report().by_card() {
@@ -79,6 +98,28 @@ pub(crate) fn load_with(
     Ok(model)
 }
 
+/// Tells where what was packed for the host's memory is on an NVIDIA card instead.
+fn note_host(container: &Container, device: &DeviceName, placed: bool) {
+    let packed = container.manifest().placement.iter().flat_map(|p| p.cards.iter().enumerate());
+    if let (DeviceName::Cuda(cards), false) = (device, placed) {
+        for (card, _) in packed.filter(|(_, card)| card.host) {
+            let here = cards.get(card).copied().unwrap_or(card);
+            eprintln!("note: card {card} was packed for the host's memory (cpu), here it is cuda:{here}");
+        }
+    }
+}
+
+/// NVIDIA cards with what is free on them, and the host's with its budget, or what is free here.
+fn beside(device: &Device, budget: Option<u64>) -> anyhow::Result<Vec<CardSpec>> {
+    let free = device.free()?.unwrap_or_default();
+    let last = free.len().saturating_sub(1);
+    let card = |(i, bytes): (usize, u64)| match i == last {
+        true => CardSpec { host: true, bytes: Some(budget.unwrap_or(bytes)) },
+        false => CardSpec { host: false, bytes: Some(bytes) },
+    };
+    Ok(free.into_iter().enumerate().map(card).collect())
+}
+
 /// Gives the device's memory back and tells what of it was not; `model` is its last user.
 pub(crate) fn unload(model: Model, verbose: bool) -> anyhow::Result<()> {
     let device = model.device().clone();
@@ -99,7 +140,7 @@ pub(crate) fn unload(model: Model, verbose: bool) -> anyhow::Result<()> {
 pub(crate) fn tell_held(container: &Container, model: &Model) -> anyhow::Result<()> {
     let held = model.device().held()?;
     // Placed anew, a card has other tensors than the container says.
-    let as_packed = held.len() == container.header().cards.len();
+    let as_packed = model.need().len() == container.header().cards.len();
     for (i, card) in held.iter().enumerate() {
         eprintln!("{}: {} of {} bytes are free", card.card, card.free, card.before);
         for (what, count, bytes) in &card.held {

@@ -77,7 +77,7 @@ impl Pause {
 
 impl Patience {
     /// Looks until `look` has found something, or fails with the time that passed.
-    pub(super) fn until<W: Word, T>(&self, mut look: impl FnMut() -> Option<T>) -> Result<T, Duration> {
+    pub(crate) fn until<W: Word, T>(&self, mut look: impl FnMut() -> Option<T>) -> Result<T, Duration> {
         if let Some(found) = look() {
             return Ok(found);
         }

@@ -82,12 +82,17 @@ pub(crate) fn trial(container: &Container, wish: Wish<'_>, beside: &Beside) -> R
     anew.places(0).map(Some).map_err(|misfit| explain(&anew, misfit, beside, "card "))
 }
 
-/// The places that `wish` leads to, on cards called `family:N`.
+/// The places that `wish` leads to, on cards that `names` has names for.
 ///
 /// # Errors
 /// [`RuntimeError::Cards`] where the cards have too little room; [`RuntimeError::Placing`] and
 /// [`RuntimeError::Hotness`] for what cannot be.
-pub(crate) fn choose(container: &Container, wish: Wish<'_>, beside: &Beside, family: &str) -> Result<Chosen> {
+pub(crate) fn choose(
+    container: &Container,
+    wish: Wish<'_>,
+    beside: &Beside,
+    names: &dyn Fn(usize) -> Vec<String>,
+) -> Result<Chosen> {
     let mut packed = Places::as_packed(container);
     let as_packed = |places, notes| Ok(Chosen { places, notes });
     if wish.cards.is_none() && wish.strategy.is_none() && wish.fill.is_none() && wish.hotness.is_none() {
@@ -117,7 +122,13 @@ pub(crate) fn choose(container: &Container, wish: Wish<'_>, beside: &Beside, fam
         return as_packed(packed, odd);
     }
     let anew = Anew::new(container, &specs, (how, hotness.as_ref()), beside);
-    let called = format!("{family}:");
+    let names = names(specs.len());
+    // A table counts its cards.
+    let first = names.first().map_or("", String::as_str);
+    let counted =
+        |(i, name): (usize, &String)| first.strip_suffix('0').is_some_and(|f| *name == format!("{f}{i}"));
+    let in_order = names.iter().enumerate().all(counted);
+    let called = first.strip_suffix('0').filter(|_| in_order).unwrap_or("card ").to_string();
     let places = anew.places(beside.context).map_err(|misfit| explain(&anew, misfit, beside, &called))?;
     let cards = |places: &Places| places.tensors.iter().map(|t| t.card).collect::<Vec<_>>();
     if stays && cards(&places) == cards(&packed) && places.holders() == packed.holders() {
@@ -131,10 +142,10 @@ pub(crate) fn choose(container: &Container, wish: Wish<'_>, beside: &Beside, fam
         1 => "1 card".into(),
         n => format!("{n} cards"),
     };
-    let to = match specs.len() {
-        1 => format!("{family}:0"),
-        2 => format!("{family}:0 and {family}:1"),
-        n => format!("{family}:0 to {family}:{}", n - 1),
+    let to = match &names[..] {
+        [first, .., last] if in_order && names.len() > 2 => format!("{first} to {last}"),
+        [most @ .., last] if !most.is_empty() => format!("{} and {last}", most.join(", ")),
+        all => all.concat(),
     };
     let by = match how {
         _ if one => String::new(),

@@ -132,10 +132,13 @@ pub(super) fn read(
             }
             items.push_back(Item { piece, hashed: first..announced.hashed.len() });
         }
-        lift.begin(card, longest as usize, total, &announced.hashed)?;
+        if !items.is_empty() {
+            lift.begin(card, longest as usize, total, &announced.hashed)?;
+        }
         all.push(announced);
         queues.push(items);
     }
+    let busy: Vec<bool> = queues.iter().map(|items| !items.is_empty()).collect();
     let queues = Queues::new(queues);
     queues.run(options.threads, found, |card, Item { piece, hashed }: Item, found| {
         let len = piece.len() as usize;
@@ -163,7 +166,7 @@ pub(super) fn read(
         counter.add(card, len as u64);
         Ok::<_, RuntimeError>(())
     })?;
-    for (card, announced) in all.iter().enumerate() {
+    for (card, announced) in all.iter().enumerate().filter(|(card, _)| busy[*card]) {
         announced.compare(container, lift, card, found)?;
     }
     Ok(queues.times().collect())

@@ -119,15 +119,43 @@ pub(crate) fn lift(
     options: &LoadOptions,
     cards: Box<dyn Lift>,
 ) -> Result<(Weights, LoadReport)> {
+    let host = |card: usize| places.cards.get(card).is_some_and(|card| card.spec.host);
+    let hosts = (0..places.cards.len()).any(host);
+    if hosts && options.mode == LoadMode::Map {
+        let what = "what a card of the host (cpu) holds beside other cards is read; give --load read";
+        return Err(RuntimeError::Setting(what.into()));
+    }
     let bring = |pieces: Vec<Vec<Piece>>, counter: &Counter<'_>, found: &mut Vec<Place>| {
-        let times = match options.mode {
-            LoadMode::Read => lift::read(container, (options, &*cards), counter, pieces, found)?,
+        // The host's own cards are filled as if they were alone.
+        let (mut lifted, mut own) = (Vec::new(), Vec::new());
+        for (card, pieces) in pieces.into_iter().enumerate() {
+            let (mine, theirs) = if host(card) { (pieces, Vec::new()) } else { (Vec::new(), pieces) };
+            own.push(mine);
+            lifted.push(theirs);
+        }
+        let mut times = match options.mode {
+            LoadMode::Read => lift::read(container, (options, &*cards), counter, lifted, found)?,
             LoadMode::Map => lift::map(container, (options, &*cards), counter, found)?,
         };
-        Ok((Vec::new(), times))
+        if !hosts {
+            return Ok((Vec::new(), times));
+        }
+        let mut alone = places.clone();
+        alone.cards.iter_mut().filter(|card| !card.spec.host).for_each(|card| card.bytes = 0);
+        // What devices verify in their memory, the host does in its own.
+        let verify = if options.verify == Verify::Device { Verify::Full } else { options.verify };
+        let how = LoadOptions { verify, ..options.clone() };
+        let (arenas, own_times) = read(container, &alone, own, &how, counter, found)?;
+        times
+            .iter_mut()
+            .zip(own_times)
+            .enumerate()
+            .filter(|(card, _)| host(*card))
+            .for_each(|(_, (time, own))| *time = own);
+        Ok((arenas, times))
     };
-    let (_, left, report) = bring_all(container, places, options, cards.piece(), bring)?;
-    Ok((Weights::lifted(cards, left), report))
+    let (arenas, left, report) = bring_all(container, places, options, cards.piece(), bring)?;
+    Ok((Weights::lifted(cards, arenas, left), report))
 }
 
 /// What is common to every way in: everything that is checked before and after bytes are brought.

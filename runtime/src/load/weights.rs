@@ -47,9 +47,9 @@ impl Weights {
         Self { arenas, left, lifted: None }
     }
 
-    /// Weights whose arenas are on cards.
-    pub(super) fn lifted(cards: Box<dyn Lift>, left: Vec<LeftFile>) -> Self {
-        Self { arenas: Vec::new(), left, lifted: Some(cards) }
+    /// Weights whose arenas are on cards; `arenas` are those of the host's cards beside them, empty for the others.
+    pub(super) fn lifted(cards: Box<dyn Lift>, arenas: Vec<Arena>, left: Vec<LeftFile>) -> Self {
+        Self { arenas, left, lifted: Some(cards) }
     }
 
     /// No weights that anybody would read here, for measuring with others.

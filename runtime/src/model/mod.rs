@@ -149,7 +149,7 @@ impl Model {
             beside.exchange = device.backend().exchange_bytes(&build(&trial)?, &settings, cards)?;
         }
         let Chosen { places, notes: moved } =
-            load::choose(container, wish, &beside, device.backend().family())?;
+            load::choose(container, wish, &beside, &|count| device.backend().names(count))?;
         let as_packed = places.are_as_packed(container);
         if !as_packed {
             program = build(&places)?;

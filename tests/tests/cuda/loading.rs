@@ -70,7 +70,7 @@ fn a_container_for_two_cards_goes_to_two() {
             assert!(seen.log.allocated.iter().any(|got| *got >= bytes), "{bytes}: {:?}", seen.log.allocated);
         }
     }
-    let words = ["packed for 2 cards, 1 were given", "--cards 1"];
+    let words = ["packed for 2 cards, not for 1 card", "--cards 1"];
     Machine::new().load(split(), "cuda:0", &[]).fails(2, &words);
 }
 

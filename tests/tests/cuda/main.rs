@@ -4,9 +4,11 @@
 //! Loading needs a program that was built with nvcc. Without it these tests say so and pass, unless `GANTRY_REQUIRE_NVCC`
 //! is set.
 
+mod beside;
 mod card;
 mod damage;
 mod devices;
+mod drafts;
 mod faults;
 mod kernels;
 mod loading;

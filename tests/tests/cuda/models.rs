@@ -55,6 +55,25 @@ pub(crate) fn split() -> &'static Path {
     MADE.get_or_init(|| packed("cuda-split", &["qwen3moe-tiny"], &two))
 }
 
+/// One with an n-gram table in its second layer and a block that drafts, in which nothing is selected or compressed.
+pub(crate) fn drafting() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    let preset = [
+        "qwen4exp-mtp-tiny",
+        "--set",
+        "ple.layers=[1]",
+        "--set",
+        "attention.compress_ratios=[0, 0, 0, 0, 0, 0]",
+    ];
+    MADE.get_or_init(|| packed("cuda-drafting", &preset, &["--target", "cuda:sm_90"]))
+}
+
+/// Experts on one card.
+pub(crate) fn experts() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| packed("cuda-experts", &["qwen3moe-tiny"], &["--target", "cuda:sm_90"]))
+}
+
 /// The small one for another target.
 pub(crate) fn other(target: &str) -> PathBuf {
     packed(&format!("cuda-other-{}", target.replace(':', "-")), &["llama-tiny"], &["--target", target])

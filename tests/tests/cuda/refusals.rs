@@ -55,7 +55,7 @@ fn places_that_no_card_is_named_for() {
 fn a_cpu_beside_cards() {
     let machine = Machine::new().set("CARDS", 2);
     let seen = machine.write(split(), "cuda:0,1", &["--cards", "1GiB,cpu:1GiB"]);
-    seen.fails(5, &["card 1 is the host's", "--device cpu"]);
+    seen.fails(5, &["card 1 is the host's", "--device cuda:0,cpu"]);
     read_nothing(&seen);
 }
 

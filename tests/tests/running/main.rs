@@ -11,5 +11,6 @@ mod rewind;
 mod rotated;
 mod saved;
 mod scratch;
+mod tables;
 mod together;
 mod typed;

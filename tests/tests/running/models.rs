@@ -6,6 +6,11 @@ use gantry_tests::{convert, run_ok};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+/// Whether models run on the first NVIDIA card: with `GANTRY_DEVICE=cuda`, for who has one.
+pub(crate) fn on_card() -> bool {
+    std::env::var_os("GANTRY_DEVICE").is_some_and(|device| device == "cuda")
+}
+
 /// What all of them share: quick ones, in which every part is still there.
 const SMALL: &[&str] = &[
     "embedding_length=64",
@@ -71,7 +76,8 @@ impl Made {
 
     /// Packs it anew with these options.
     pub(crate) fn pack_as(&self, options: &[&str]) {
-        convert(&self.gguf, &self.container(), options);
+        let target: &[&str] = if on_card() { &["--target", "cuda:sm_80"] } else { &[] };
+        convert(&self.gguf, &self.container(), &[options, target].concat());
     }
 
     pub(crate) fn gguf(&self) -> &Path {
@@ -92,8 +98,11 @@ impl Made {
 
     pub(crate) fn try_load(&self, options: &ModelOptions) -> gantry_runtime::Result<Model> {
         let container = Container::open(&self.container()).expect("a container");
-        let device = Device::cpu(Some(2)).expect("a processor");
-        Model::load(&container, &device, options)
+        let device = if on_card() { Device::cuda(&[0], Some(2)) } else { Device::cpu(Some(2)) };
+        // On cards larger batches have another order of sums.
+        let batch = if on_card() { options.batch.min(32) } else { options.batch };
+        let options = ModelOptions { batch, ..options.clone() };
+        Model::load(&container, &device.expect("a device"), &options)
     }
 
     /// Changes the source and packs it anew: `tensor` gets each F32 tensor's name and values, and `get` to read

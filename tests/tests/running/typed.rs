@@ -1,6 +1,6 @@
 //! Drafts and sessions through `gantry-run`.
 
-use super::models::Made;
+use super::models::{Made, on_card};
 use gantry_formats::gguf::OwnedValue;
 use gantry_tests::{binary, ids, json, run, tokenize};
 use serde_json::Value;
@@ -17,6 +17,7 @@ const PROMPT: &str = "the time was when all of them were here";
 fn write(container: &Path, text: &str, options: &[&str]) -> Value {
     let mut args = vec![container.as_os_str()];
     args.extend(["-p", text, "--json"].map(OsStr::new));
+    args.extend(["--device", "cuda:0"].map(OsStr::new).iter().filter(|_| on_card()));
     args.extend(options.iter().map(OsStr::new));
     json("gantry-run", &args)
 }

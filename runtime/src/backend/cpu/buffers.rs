@@ -88,6 +88,54 @@ impl Buffers {
         }
     }
 
+    /// Takes rows as other devices hold them, values or quants and scales, each from a word on: quants of rows side by side.
+    ///
+    /// # Errors
+    /// Where these are fewer.
+    #[cfg(feature = "cuda")]
+    pub(super) fn take_words(
+        &mut self,
+        id: BufferId,
+        rows: usize,
+        width: usize,
+        [values, scales]: [&[u32]; 2],
+    ) -> Result<()> {
+        let all = rows * width;
+        let quantized = match &self.0[id.0] {
+            Rows::F32(_) | Rows::Ids(_) => None,
+            Rows::Q8(_) => Some(all / 32),
+            Rows::I8(_) => Some(rows),
+        };
+        let needed = quantized.map_or([all, 0], |scales| [all.div_ceil(4), scales]);
+        if values.len() < needed[0] || scales.len() < needed[1] {
+            return Err(wrong_format());
+        }
+        let mut quants = values.iter().flat_map(|word| word.to_le_bytes()).map(u8::cast_signed);
+        let mut put = |padded: &mut [i8], own: &mut [f32]| {
+            let pitch = padded.len() / rows.max(1);
+            for row in padded.chunks_exact_mut(pitch.max(1)) {
+                row[width..].fill(0);
+                row[..width].iter_mut().zip(&mut quants).for_each(|(to, from)| *to = from);
+            }
+            own.iter_mut().zip(scales).for_each(|(to, from)| *to = f32::from_bits(*from));
+            Ok(())
+        };
+        match &mut self.0[id.0] {
+            Rows::F32(own) => {
+                own.resize(own.len().max(all), 0.0);
+                own.iter_mut().zip(&values[..all]).for_each(|(to, from)| *to = f32::from_bits(*from));
+                Ok(())
+            }
+            Rows::Ids(own) => {
+                own.resize(own.len().max(all), 0);
+                own[..all].copy_from_slice(&values[..all]);
+                Ok(())
+            }
+            Rows::Q8(own) => own.fill(rows, width, put),
+            Rows::I8(own) => own.fill(rows, width, &mut put),
+        }
+    }
+
     /// The values of an f32 buffer; none of another.
     pub(super) fn f32(&self, id: BufferId) -> &[f32] {
         match &self.0[id.0] {

@@ -11,6 +11,7 @@ use super::{HEAD_ROWS, Loaded};
 use crate::backend::{self, RunOptions, Sequence, Workspace};
 use crate::exchange::{ExchangeError, State};
 use crate::model::program::{BufferId, Draft, Part, Split};
+use crate::sample::greedy;
 use crate::{Result, RuntimeError};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -273,13 +274,7 @@ impl Workspace for Cards {
         sums.into_iter().collect()
     }
 
-    fn draft(
-        &mut self,
-        sequence: &mut dyn Sequence,
-        token: u32,
-        step: usize,
-        logits: &mut [f32],
-    ) -> Result<()> {
+    fn draft(&mut self, sequence: &mut dyn Sequence, token: u32, step: usize) -> Result<u32> {
         let loaded = Arc::clone(&self.loaded);
         let draft = Self::drafter(&loaded)?;
         let sequence = own(sequence)?;
@@ -301,7 +296,9 @@ impl Workspace for Cards {
         buffers.give(draft.hidden, hidden);
         let start = (sequence.tokens.len() + step).saturating_sub(1);
         self.run_draft(sequence, &[token], start)?;
-        self.head(head, draft.residual, 0..1, &mut |row| logits.copy_from_slice(row))
+        let mut best = 0;
+        self.head(head, draft.residual, 0..1, &mut |row| best = greedy(row).unwrap_or(0))?;
+        Ok(best)
     }
 
     fn accept(&mut self, sequence: &mut dyn Sequence, tokens: &[u32], kept: usize) -> Result<()> {

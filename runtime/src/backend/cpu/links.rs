@@ -213,7 +213,7 @@ impl Walker {
     }
 
     /// Rows of the tokens' experts whose card is `wanted`, each with its token and expert.
-    fn rows(
+    pub(super) fn rows(
         &self,
         loaded: &Loaded,
         holders: &Holders,

@@ -1,6 +1,8 @@
 //! The host's processor.
 
 mod attend;
+#[cfg(feature = "cuda")]
+mod beside;
 mod buffers;
 mod cards;
 mod experts;
@@ -16,17 +18,21 @@ mod steps;
 mod workspace;
 
 use super::counters::Counters;
+use super::ngram::{self, NgramTable};
 use super::{Backend, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace, host};
 use crate::load::Weights;
 use crate::model::program::{CardPrograms, ExpertCheck, Kept, Matrix, Program, Step, StepKind, VectorId};
 use crate::{Result, RuntimeError};
+#[cfg(feature = "cuda")]
+pub(super) use beside::{HostCard, HostLoaded, Ways, check as check_beside};
 use cards::Cards;
 use gantry_formats::block::GgmlType;
 use gantry_formats::layout::Layout;
-use gantry_kernels::cpu::{self as kernels, Isa, MatrixView, Ngram, Pool, RopeTable};
+use gantry_kernels::cpu::{self as kernels, Isa, MatrixView, Pool, RopeTable};
 pub use links::Differ;
 pub(super) use registry::reader;
 use sequence::CpuSequence;
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -133,13 +139,13 @@ struct Shared {
     program: Program,
     /// The program cut for the cards.
     cards: CardPrograms,
-    weights: Weights,
+    weights: Arc<Weights>,
     /// By [`VectorId`].
     vectors: Vec<Vec<f32>>,
     /// By rotation.
     tables: Vec<RopeTable>,
     /// By hash.
-    ngrams: Vec<Ngram>,
+    ngrams: BTreeMap<usize, NgramTable>,
     /// How often each expert of each layer was used, where that is recorded.
     routed: Option<Counters>,
 }
@@ -160,10 +166,11 @@ impl Shared {
             }
         }
         let tables = program.rotations.iter().map(|r| host::rope_table(r, &vectors)).collect();
-        let ngrams = program.ngrams.iter().map(host::ngram).collect();
+        let ngrams = ngram::tables(&program)?;
         let routed = run.record_routing.then(|| Counters::new(&program));
         let count = weights.arenas().len().max(1);
         let cards = CardPrograms::new(&program, count, run.check)?;
+        let weights = Arc::new(weights);
         let shared = Shared { isa, program, cards, weights, vectors, tables, ngrams, routed };
         for (kind, matrix) in shared.program.tensors() {
             match kind {

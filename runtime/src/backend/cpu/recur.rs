@@ -1,8 +1,9 @@
 //! Steps of recurrent layers, and of n-gram tables: what depends on the tokens before in another way than attention.
 
+use super::Loaded;
 use super::sequence::State;
 use super::workspace::{Batch, Walker};
-use super::{Loaded, host};
+use crate::backend::host::bad;
 use crate::model::program::{BufferId, Matrix, Pieces, Step};
 use crate::{Result, RuntimeError};
 use gantry_kernels::cpu::{self as kernels, DeltaInput};
@@ -72,13 +73,13 @@ impl Walker {
         batch: &Batch<'_, '_>,
     ) -> Result<()> {
         loaded.weights.check_unchanged(table.card)?;
-        let hash = &loaded.ngrams[hash];
+        let missing = || bad(table, "no hashes are known for it".into());
+        let ngrams = loaded.ngrams.get(&hash).ok_or_else(missing)?;
         let width = loaded.program.values(y);
         let mut out = self.buffers.take(y, batch.tokens.len() * width);
         for (span, sequence) in batch.spans.iter().zip(batch.sequences.iter()) {
             let out = &mut out[span.row * width..][..span.tokens * width];
-            let from = (&loaded.weights, table);
-            host::ngram_rows(from, hash, sequence.tokens, span.start, &mut self.bytes, out)?;
+            ngrams.all_values((&loaded.weights, &loaded.pool), sequence.tokens, span.start, out)?;
         }
         self.buffers.give(y, out);
         Ok(())

@@ -39,8 +39,6 @@ pub(super) struct Walker {
     /// A product on its way to some columns of a wider buffer.
     pub(super) aside: Vec<f32>,
     pub(super) experts: Experts,
-    /// Bytes of rows of a table that stays in its file.
-    pub(super) bytes: Vec<u8>,
     /// Of the tokens, by row.
     pub(super) positions: Vec<u32>,
     /// To the other cards.
@@ -72,10 +70,10 @@ impl Walker {
     pub(super) fn new(loaded: Arc<Loaded>) -> Self {
         let buffers = Buffers::new(&loaded.program.buffers);
         let angles = loaded.program.rotations.iter().map(|_| RopeAngles::default()).collect();
-        let (aside, bytes, positions) = Default::default();
+        let (aside, positions) = Default::default();
         let experts = Experts::default();
         let (links, turns, profile) = Default::default();
-        Self { loaded, buffers, angles, aside, experts, bytes, positions, links, turns, profile }
+        Self { loaded, buffers, angles, aside, experts, positions, links, turns, profile }
     }
 
     /// Runs `steps` for the tokens of `batch`.

@@ -19,6 +19,16 @@ pub(super) struct Span {
     pub(super) start: usize,
 }
 
+/// Where a sequence's numbers are: its first row, tokens that are repeated and the position of the first of them, tokens of the
+/// run and the position of the first of those.
+pub(super) struct UndoSpans {
+    pub(super) first: u64,
+    pub(super) repeat: u64,
+    pub(super) repeat_start: u64,
+    pub(super) tokens: u64,
+    pub(super) start: u64,
+}
+
 /// The tables of a run.
 pub(super) struct Batch {
     tables: Tables,
@@ -32,8 +42,13 @@ pub(super) struct Batch {
     span_row: TableId,
     span_tokens: TableId,
     span_start: TableId,
+    rows: TableId,
     /// By [`KeptId`]: of each sequence.
     kept: Vec<TableId>,
+    /// The same after the run, where tokens of sequences may be taken back.
+    kept_after: Vec<TableId>,
+    /// Of each sequence then: 0, how many tokens states repeat first, and the position of the first of them.
+    repeats: [TableId; 3],
     /// By rotation.
     angles: Vec<TableId>,
     /// Of blocks of positions that become entries, by rotation and positions of a block: cosines and sines of where they
@@ -57,7 +72,10 @@ impl Batch {
             span_row: none,
             span_tokens: none,
             span_start: none,
+            rows: none,
             kept: Vec::new(),
+            kept_after: Vec::new(),
+            repeats: [none; 3],
             angles: Vec::new(),
             blocks: BTreeMap::new(),
         })
@@ -84,8 +102,24 @@ impl Batch {
         self.span_row = tables.ints(spans.iter().map(|s| s.row as u32));
         self.span_tokens = tables.ints(spans.iter().map(|s| s.tokens as u32));
         self.span_start = tables.ints(spans.iter().map(|s| s.start as u32));
+        // Rows that were gathered lie in the order of the tokens.
+        let gathered = if loaded.ngrams.is_empty() { 0 } else { self.n as u32 };
+        self.rows = tables.ints(0..gathered);
         let kept = (0..loaded.program.kept.len()).map(KeptId);
         self.kept = kept.map(|id| tables.longs(sequences.iter().map(|s| s.at(id)))).collect();
+        self.kept_after.clear();
+        if sequences.iter().any(|s| s.settings().window > 0) {
+            let both = || sequences.iter().zip(&spans);
+            let kept = (0..loaded.program.kept.len()).map(KeptId);
+            self.kept_after
+                .extend(kept.map(|id| tables.longs(both().map(|(s, span)| s.after(id, span.tokens)))));
+            let repeat = |s: &CudaSequence, span: &Span| span.start.saturating_sub(s.states_at()) as u32;
+            self.repeats = [
+                tables.ints(both().map(|_| 0)),
+                tables.ints(both().map(|(s, span)| repeat(s, span))),
+                tables.ints(both().map(|(s, _)| s.states_at() as u32)),
+            ];
+        }
         let mut angles = RopeAngles::default();
         self.angles = Vec::with_capacity(loaded.angles.len());
         for table in &loaded.angles {
@@ -133,9 +167,26 @@ impl Batch {
         [self.span_row, self.span_tokens, self.span_start].map(|id| self.placed.at(id))
     }
 
+    /// The number of each token's row, where rows of n-gram tables are gathered.
+    pub(super) fn rows(&self) -> u64 {
+        self.placed.at(self.rows)
+    }
+
     /// Of each sequence, where something is kept.
     pub(super) fn kept(&self, id: KeptId) -> u64 {
         self.placed.at(self.kept[id.0])
+    }
+
+    /// The same, where a run leaves it; for sequences with a window.
+    pub(super) fn kept_after(&self, id: KeptId) -> u64 {
+        self.kept_after.get(id.0).map_or(0, |table| self.placed.at(*table))
+    }
+
+    /// What a delta net is told of the sequence `slot`, which has a window, where its tokens are counted from its own first.
+    pub(super) fn undo_spans(&self, slot: usize) -> UndoSpans {
+        let at = |table: TableId| self.placed.at(table) + slot as u64 * 4;
+        let [first, repeat, repeat_start] = self.repeats.map(at);
+        UndoSpans { first, repeat, repeat_start, tokens: at(self.span_tokens), start: at(self.span_start) }
     }
 
     /// Cosines and sines of where blocks of positions start, and how many there are for each sequence.

@@ -1,16 +1,19 @@
 //! Runs programs on several cards: the list of each on its own stream, all at once.
 
 use super::batch::Span;
-use super::driver::{CudaError, Graph};
+use super::beside::HostWays;
+use super::driver::CudaError;
 use super::exchange::Exchange;
 use super::limits::no_drafts;
 use super::loaded::Loaded;
+use super::parts::{List, Recorded, Shape};
 use super::peers::{Peers, rank};
 use super::sequence::CudaSequence;
 use super::shares::CardsSequence;
-use super::workspace::{CudaWorkspace, GRAPHS, HEAD_ROWS, Shape, most_tokens};
+use super::workspace::{CudaWorkspace, GRAPHS, HEAD_ROWS, most_tokens};
+use crate::backend::cpu::{HostCard, HostLoaded};
 use crate::backend::{Part, RunOptions, Sequence, Settings, Wanted, Workspace};
-use crate::model::program::{self, CardPrograms, Split};
+use crate::model::program::{self, CardPrograms, Split, Step};
 use crate::sample::Deciding;
 use crate::{Result, RuntimeError};
 use std::any::Any;
@@ -23,9 +26,13 @@ pub(super) struct CudaCards {
     /// First to go: their streams are waited for then.
     cards: Vec<CudaWorkspace>,
     /// Runs of one token of each sequence, as they were recorded on each card that has something to do.
-    graphs: BTreeMap<Vec<Shape>, Vec<Option<Graph>>>,
+    graphs: BTreeMap<Vec<Shape>, Vec<Option<Recorded>>>,
     programs: Arc<CardPrograms>,
     exchange: Arc<dyn Exchange>,
+    /// The card after all others, in the host's memory.
+    host: Option<HostCard>,
+    /// Of the tokens of a run.
+    positions: Vec<u32>,
 }
 
 /// What sequences keep, by card.
@@ -33,25 +40,32 @@ type Shares<'s> = Vec<Vec<&'s mut CudaSequence>>;
 
 impl CudaCards {
     pub(super) fn new(
-        loaded: &[Arc<Loaded>],
+        (loaded, host): (&[Arc<Loaded>], Option<&HostLoaded>),
         programs: &Arc<CardPrograms>,
         settings: &Settings,
         run: &RunOptions,
     ) -> Result<Self> {
-        let exchange: Arc<dyn Exchange> = Arc::new(Peers::new(loaded, programs, most_tokens(settings), run)?);
+        let peers = Arc::new(Peers::new(loaded, programs, most_tokens(settings), run)?);
+        let ways = |host: &HostLoaded| {
+            host.card(Arc::new(HostWays { peers: Arc::clone(&peers), card: loaded.len() }))
+        };
+        let host = host.map(ways);
+        let exchange: Arc<dyn Exchange> = peers;
         let card = |loaded: &Arc<Loaded>| {
             let mut card = CudaWorkspace::new(loaded, settings)?;
             card.runner.exchange = Some(Arc::clone(&exchange));
             Ok(card)
         };
         let cards = loaded.iter().map(card).collect::<Result<_, CudaError>>()?;
-        Ok(Self { cards, graphs: BTreeMap::new(), programs: Arc::clone(programs), exchange })
+        let (graphs, programs) = (BTreeMap::new(), Arc::clone(programs));
+        Ok(Self { cards, graphs, programs, exchange, host, positions: Vec::new() })
     }
 
-    /// Lets all cards that are `busy` work at once, and waits for them.
+    /// Lets all cards that are `busy` work at once, the host's too on its list, and waits for them.
     fn each(
         &mut self,
         shares: &Shares<'_>,
+        list: &[Step],
         busy: impl Fn(usize) -> bool,
         work: impl Fn(usize, &mut CudaWorkspace, &[&mut CudaSequence]) -> Result<()> + Sync,
     ) -> Result<()> {
@@ -66,11 +80,14 @@ impl CudaCards {
             done
         };
         let Some(first) = jobs.next() else { return Ok(()) };
+        let host = self.host.as_mut().filter(|_| !list.is_empty());
+        let positions = &self.positions;
         let results: Vec<Result<()>> = std::thread::scope(|scope| {
+            let host = host.map(|host| scope.spawn(|| beside(host, list, positions, &*exchange)));
             // A card may wait for one that has not begun, so that each has a thread which gives it its work.
             let others: Vec<_> = jobs.map(|job| scope.spawn(|| run(job))).collect();
             let own = run(first);
-            let joined = others.into_iter().map(|other| match other.join() {
+            let joined = others.into_iter().chain(host).map(|other| match other.join() {
                 Ok(result) => result,
                 Err(panic) => std::panic::resume_unwind(panic),
             });
@@ -82,7 +99,8 @@ impl CudaCards {
     /// Runs all lists of `split` for `n` rows.
     fn walk(&mut self, split: &Split, shares: &Shares<'_>, n: usize) -> Result<()> {
         let busy = |card: usize| !split.lists[card].is_empty();
-        self.each(shares, busy, |i, card, share| card.walk(&split.lists[i], share, n))
+        let list = split.lists.get(self.cards.len()).map_or(&[][..], Vec::as_slice);
+        self.each(shares, list, busy, |i, card, share| card.walk(&split.lists[i], share, n))
     }
 
     /// The error that says most, where there is one.
@@ -97,24 +115,25 @@ impl CudaCards {
 
     /// What a run of one token of each sequence may be recorded as; `None` where launches depend on more.
     fn shape(&self, spans: &[Span], wanted: &[Wanted]) -> Option<Vec<Shape>> {
-        self.cards.iter().map(|card| card.shape(spans, wanted, Deciding::All)).collect()
+        let shape = |card: &CudaWorkspace| card.shape(List::Trunk, (spans, wanted), &[], Deciding::All);
+        self.cards.iter().map(shape).collect()
     }
 
     /// Body and head for one token of each of `n` sequences, as each card does them, recorded.
-    fn record(&mut self, shares: &Shares<'_>, n: usize) -> Result<Vec<Option<Graph>>> {
+    fn record(&mut self, shares: &Shares<'_>, n: usize) -> Result<Vec<Option<Recorded>>> {
         let programs = Arc::clone(&self.programs);
-        let graph = |(i, (card, share)): (usize, (&mut CudaWorkspace, &Vec<&mut CudaSequence>))| {
-            let stream = Arc::clone(&card.runner.stream);
-            let record = || Graph::record(&stream, || token(&programs, i, card, share, n));
+        let record = |(i, (card, share)): (usize, (&mut CudaWorkspace, &Vec<&mut CudaSequence>))| {
+            let record =
+                || card.record(&programs.body.lists[i], share, n, |card| end_token(&programs, i, card, n));
             takes_part(&programs, i).then(record).transpose()
         };
-        self.cards.iter_mut().zip(shares).enumerate().map(graph).collect()
+        self.cards.iter_mut().zip(shares).enumerate().map(record).collect()
     }
 
     /// A run of one token of each sequence, recorded the first time.
     fn replay(&mut self, shape: Vec<Shape>, shares: &Shares<'_>, n: usize) -> Result<()> {
-        let mut graphs = match self.graphs.remove(&shape) {
-            Some(graphs) => graphs,
+        let mut recorded = match self.graphs.remove(&shape) {
+            Some(recorded) => recorded,
             None => {
                 if self.graphs.len() >= GRAPHS {
                     self.graphs.clear();
@@ -122,30 +141,40 @@ impl CudaCards {
                 self.record(shares, n)?
             }
         };
-        let launched = self.launch(&mut graphs);
-        self.graphs.insert(shape, graphs);
+        let launched = self.launch(&mut recorded, shares);
+        self.graphs.insert(shape, recorded);
         if launched.is_err() {
             self.exchange.abort();
         }
         launched?;
-        self.wait()
+        let list = self.programs.body.lists.get(self.cards.len());
+        let beside = match (&mut self.host, list) {
+            (Some(host), Some(list)) => beside(host, list, &self.positions, &*self.exchange),
+            _ => Ok(()),
+        };
+        self.wait(beside)
     }
 
-    #[allow(unsafe_code, reason = "a launch")]
-    fn launch(&self, graphs: &mut [Option<Graph>]) -> Result<()> {
-        let both = graphs.iter_mut().zip(&self.cards);
-        for (graph, card) in both.filter_map(|(graph, card)| graph.as_mut().map(|graph| (graph, card))) {
-            // SAFETY: as for each of the launches: addresses of tables are part of the shape, all else stays where it
-            // is as long as this workspace.
-            unsafe { graph.launch(&card.runner.stream) }?;
+    /// Gives all cards what was recorded; rows are gathered once every card has its first part.
+    fn launch(&mut self, recorded: &mut [Option<Recorded>], shares: &Shares<'_>) -> Result<()> {
+        let programs = Arc::clone(&self.programs);
+        let parts = recorded.iter().flatten().map(Recorded::parts).max().unwrap_or(0);
+        for part in 0..parts {
+            let each = self.cards.iter_mut().zip(shares).zip(recorded.iter_mut()).enumerate();
+            for (i, ((card, share), recorded)) in each {
+                if let Some(recorded) = recorded {
+                    card.launch(recorded, part, &programs.body.lists[i], share)?;
+                }
+            }
         }
         Ok(())
     }
 
     /// Waits for all cards at once: one that is lost must not be waited for by the others.
-    fn wait(&self) -> Result<()> {
+    /// `beside` is what became of the host's.
+    fn wait(&self, beside: Result<()>) -> Result<()> {
         let mut open: Vec<&CudaWorkspace> = self.cards.iter().collect();
-        let mut results = Vec::new();
+        let mut results = vec![beside];
         while !open.is_empty() {
             open.retain(|card| match card.runner.stream.is_idle() {
                 Ok(idle) => !idle,
@@ -160,16 +189,17 @@ impl CudaCards {
         self.judge(results)
     }
 
-    /// Brings the tables of a run to all cards, and rows of n-gram tables to the one that takes them.
+    /// Brings the tables of a run to all cards.
     fn prepare(&mut self, tokens: &[u32], spans: &[Span], shares: &Shares<'_>) -> Result<()> {
-        let programs = Arc::clone(&self.programs);
-        for (i, (card, share)) in self.cards.iter_mut().zip(shares).enumerate() {
+        let own = |s: &Span| (s.start..s.start + s.tokens).map(|p| p as u32);
+        self.positions.clear();
+        self.positions.extend(spans.iter().flat_map(own));
+        for (card, share) in self.cards.iter_mut().zip(shares) {
             if tokens.len() > card.most {
                 let what = format!("{} tokens in a run that has room for {}", tokens.len(), card.most);
                 return Err(RuntimeError::Setting(what));
             }
             card.batch.set(&card.loaded, tokens, spans.to_vec(), share, &card.runner.stream)?;
-            card.gather(&programs.body.lists[i], share)?;
         }
         Ok(())
     }
@@ -197,7 +227,8 @@ impl CudaCards {
                 Some(shape) => self.replay(shape, &shares, n)?,
                 None => {
                     let part = |card: usize| takes_part(&programs, card);
-                    self.each(&shares, part, |i, card, share| token(&programs, i, card, share, n))?;
+                    let list = programs.body.lists.get(self.cards.len()).map_or(&[][..], Vec::as_slice);
+                    self.each(&shares, list, part, |i, card, share| token(&programs, i, card, share, n))?;
                 }
             }
             let end = &mut self.cards[head.end];
@@ -233,6 +264,15 @@ impl CudaCards {
     }
 }
 
+/// Runs the host's card; where it fails, no other card waits for it.
+fn beside(host: &mut HostCard, list: &[Step], positions: &[u32], exchange: &dyn Exchange) -> Result<()> {
+    let done = host.walk(list, positions);
+    if done.is_err() {
+        exchange.abort();
+    }
+    done
+}
+
 /// Whether a card has something to do for a token.
 fn takes_part(programs: &CardPrograms, card: usize) -> bool {
     let CardPrograms { body, head, .. } = programs;
@@ -247,8 +287,13 @@ fn token(
     share: &[&mut CudaSequence],
     n: usize,
 ) -> Result<()> {
-    let CardPrograms { body, head, .. } = programs;
-    card.walk(&body.lists[i], share, n)?;
+    card.walk(&programs.body.lists[i], share, n)?;
+    end_token(programs, i, card, n)
+}
+
+/// What card `i` does of the head.
+fn end_token(programs: &CardPrograms, i: usize, card: &mut CudaWorkspace, n: usize) -> Result<()> {
+    let head = &programs.head;
     if i == head.start {
         card.choose(0..n)?;
     }
@@ -290,7 +335,7 @@ impl Workspace for CudaCards {
         sums.into_iter().collect()
     }
 
-    fn draft(&mut self, _: &mut dyn Sequence, _: u32, _: usize, _: &mut [f32]) -> Result<()> {
+    fn draft(&mut self, _: &mut dyn Sequence, _: u32, _: usize) -> Result<u32> {
         Err(no_drafts())
     }
 

@@ -30,7 +30,8 @@ const DESCRIBED: usize = 24;
 
 /// Cards that are being filled.
 pub(crate) struct CudaLift {
-    cards: Vec<Card>,
+    /// None for one in the host's memory, which is filled without this.
+    cards: Vec<Option<Card>>,
     /// Threads that will read.
     threads: usize,
 }
@@ -126,30 +127,37 @@ impl Drop for Lent<'_> {
 }
 
 impl CudaLift {
-    /// Arenas of these bytes, one on each card.
+    /// Arenas of these bytes, one on each card; none for a card of the host.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`] says which has too little.
-    pub(crate) fn new(cards: &[(Arc<Context>, u64)], threads: usize) -> Result<Self, CudaError> {
-        let card = |(context, bytes): &(Arc<Context>, u64)| {
+    pub(crate) fn new(cards: &[(Option<Arc<Context>>, u64)], threads: usize) -> Result<Self, CudaError> {
+        let card = |(context, bytes): &(Option<Arc<Context>>, u64)| {
+            let Some(context) = context else { return Ok(None) };
             let kernel = Module::new(context, FATBIN)?.function("gantry_blake3")?;
             let arena = DeviceMemory::new(context, bytes.saturating_add(BEHIND), "a card's arena")?;
             let copies = Stream::new(context)?;
             let hashes = (0..HASHING).map(|_| Stream::new(context)).collect::<Result<_, CudaError>>()?;
-            Ok(Card { context: Arc::clone(context), arena, copies, hashes, kernel, begun: OnceLock::new() })
+            let (context, begun) = (Arc::clone(context), OnceLock::new());
+            Ok(Some(Card { context, arena, copies, hashes, kernel, begun }))
         };
         Ok(Self { cards: cards.iter().map(card).collect::<Result<_, CudaError>>()?, threads })
     }
 
     /// The arenas, filled.
     pub(crate) fn into_arenas(self) -> Vec<DeviceMemory> {
-        self.cards.into_iter().map(|card| card.arena).collect()
+        self.cards.into_iter().flatten().map(|card| card.arena).collect()
+    }
+
+    fn card(&self, card: usize) -> Result<&Card> {
+        let missing = || RuntimeError::Placement(format!("card {card} has no memory of its own"));
+        self.cards.get(card).and_then(Option::as_ref).ok_or_else(missing)
     }
 
     /// Hashes some stretches once `after` has come.
     #[allow(unsafe_code, reason = "a launch")]
     fn hash(&self, card: usize, hashed: Range<usize>, after: Option<&Event>) -> Result<()> {
-        let card = &self.cards[card];
+        let card = self.card(card)?;
         let begun = card.begun()?;
         if hashed.is_empty() {
             return Ok(());
@@ -185,7 +193,7 @@ impl Lift for CudaLift {
     }
 
     fn begin(&self, card: usize, longest: usize, total: u64, hashed: &[Hashed]) -> Result<()> {
-        let card = &self.cards[card];
+        let card = self.card(card)?;
         let slot = longest.max(1);
         // One for each thread to write and one for the card to copy; no more than there is to bring.
         let most = (total / slot as u64 + 1).min(RING / slot as u64).max(1);
@@ -209,7 +217,7 @@ impl Lift for CudaLift {
 
     #[allow(unsafe_code, reason = "an asynchronous copy")]
     fn put(&self, card: usize, at: u64, len: usize, hashed: Range<usize>, fill: &mut Fill<'_>) -> Result<()> {
-        let of = &self.cards[card];
+        let of = self.card(card)?;
         let begun = of.begun()?;
         let mut lent = Lent { ring: &begun.ring, slot: Some(begun.ring.take()?) };
         let Some(slot) = &mut lent.slot else { return Ok(()) };
@@ -228,7 +236,7 @@ impl Lift for CudaLift {
 
     #[allow(unsafe_code, reason = "an asynchronous copy")]
     fn put_mapped(&self, card: usize, at: u64, bytes: &[u8], hashed: Range<usize>) -> Result<()> {
-        let of = &self.cards[card];
+        let of = self.card(card)?;
         let pinned = Registered::new(&of.context, bytes)?;
         let copied = Event::new(&of.context, false)?;
         // SAFETY: the mapping stays, pinned, until the copy was waited for.
@@ -241,12 +249,12 @@ impl Lift for CudaLift {
     }
 
     fn hash_rest(&self, card: usize, hashed: Range<usize>) -> Result<()> {
-        self.cards[card].copies.synchronize()?;
+        self.card(card)?.copies.synchronize()?;
         self.hash(card, hashed, None)
     }
 
     fn finish(&self, card: usize) -> Result<Vec<[u8; 32]>> {
-        let card = &self.cards[card];
+        let card = self.card(card)?;
         card.copies.synchronize()?;
         card.hashes.iter().try_for_each(Stream::synchronize)?;
         let begun = card.begun()?;
@@ -258,7 +266,7 @@ impl Lift for CudaLift {
     }
 
     fn read(&self, card: usize, at: u64, into: &mut [u8]) -> Result<()> {
-        let card = &self.cards[card];
+        let card = self.card(card)?;
         Ok(card.arena.read(at, into, &card.copies)?)
     }
 

@@ -1,9 +1,10 @@
 //! What kernels have room for: their local memory is fixed when they are compiled. Refused before weights are read.
 
 use super::attend::CONTEXT;
+use super::plan::FEW;
 use super::workspace::most_tokens;
 use crate::backend::Settings;
-use crate::load::Places;
+use crate::load::{CardPlace, Places};
 use crate::model::program::{Program, Step};
 use crate::{Result, RuntimeError};
 use gantry_formats::layout::Layout;
@@ -11,21 +12,21 @@ use gantry_formats::layout::Layout;
 /// Groups of a grid in y, in which rows of tokens are counted.
 const ROWS: usize = 65_535;
 
-/// Refuses a program that a kernel has no room for, or settings for which there is none.
-pub(super) fn check(program: &Program, settings: &Settings) -> Result<()> {
+/// Refuses a program that a kernel has no room for, or settings for which there is none, on so many cards.
+pub(super) fn check(program: &Program, settings: &Settings, cards: usize) -> Result<()> {
     let most = |what: &str, found: usize, most: usize| match found <= most {
         true => Ok(()),
         false => Err(RuntimeError::Incompatible(format!(
             "{what}: {found}, cuda has kernels for up to {most}; give --device cpu"
         ))),
     };
-    if settings.window > 0 {
-        return Err(no_drafts());
-    }
+    check_drafts(program, settings, cards)?;
     most("positions of a context", settings.context, CONTEXT)?;
     let rows = program.buffers.iter().map(|b| b.rows).max().unwrap_or(1);
     most("rows of a batch", rows.saturating_mul(most_tokens(settings)), ROWS)?;
-    for step in program.body.iter().chain(&program.head) {
+    let draft = program.draft.iter().filter(|_| settings.window > 0);
+    let draft = draft.flat_map(|d| d.body.iter().chain(&d.head));
+    for step in program.body.iter().chain(&program.head).chain(draft) {
         match step {
             Step::Route { routing, .. } => {
                 most("experts of a layer", routing.experts, 1024)?;
@@ -64,26 +65,75 @@ pub(super) fn check(program: &Program, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn no_drafts() -> RuntimeError {
-    RuntimeError::Incompatible("cuda does not draft tokens; leave --spec out, or give --device cpu".into())
-}
-
-/// Refuses places on other cards than there are.
-pub(super) fn check_cards(places: &Places, cards: usize) -> Result<()> {
-    let wanted = places.cards.len();
-    if let Some(card) = places.cards.iter().position(|card| card.spec.host) {
+/// Refuses windows that are not verified with the bits of single tokens, and blocks whose states cannot be taken back.
+fn check_drafts(program: &Program, settings: &Settings, cards: usize) -> Result<()> {
+    if settings.window == 0 {
+        return Ok(());
+    }
+    if cards > 1 {
+        return Err(no_drafts());
+    }
+    if settings.window > FEW {
         return Err(RuntimeError::Incompatible(format!(
-            "card {card} is the host's (cpu:), and cuda runs on its own cards alone; leave it out of --cards, or give \
-             --device cpu"
+            "drafts of {} tokens: a card verifies up to {} at once; give --spec {} or less, or --device cpu",
+            settings.window - 1,
+            FEW - 1,
+            FEW - 1
         )));
     }
+    let mut body = program.draft.iter().flat_map(|draft| &draft.body);
+    match body.find(|step| matches!(step, Step::DeltaNet { .. } | Step::Conv { .. } | Step::Ngram { .. })) {
+        None => Ok(()),
+        Some(step) => Err(RuntimeError::Incompatible(format!(
+            "the block that drafts has the step {}, which cuda does not take back; leave --spec out, or give --device cpu",
+            step.name()
+        ))),
+    }
+}
+
+pub(super) fn no_drafts() -> RuntimeError {
+    RuntimeError::Incompatible(
+        "several cards do not draft tokens; leave --spec out, or give one card or --device cpu".into(),
+    )
+}
+
+/// Refuses places on other cards than there are: `cards`, and one of the host after them where it has one.
+pub(super) fn check_cards(places: &Places, cards: usize, host: bool) -> Result<()> {
+    let wanted = places.cards.len();
+    let misplaced = |(i, card): (usize, &CardPlace)| card.spec.host != (host && i == cards);
+    if let Some(card) = places.cards.iter().enumerate().position(misplaced)
+        && host
+        && places.cards.len() == cards + 1
+    {
+        let (is, wanted) = if places.cards[card].spec.host {
+            ("the host's (cpu:)", "one of its own")
+        } else {
+            ("no card of the host", "cpu")
+        };
+        return Err(RuntimeError::Incompatible(format!(
+            "card {card} is {is}, --device names {wanted} there; give the same cards to --cards and --device, the host's last"
+        )));
+    }
+    if let Some(card) = places.cards.iter().position(|card| card.spec.host).filter(|_| !host) {
+        return Err(RuntimeError::Incompatible(format!(
+            "card {card} is the host's (cpu:), which --device does not name; leave it out of --cards, or give --device \
+             cuda:0,cpu"
+        )));
+    }
+    let cards = cards + usize::from(host);
     if wanted != cards {
         return Err(RuntimeError::Incompatible(format!(
-            "the model is placed on {wanted} cards, --device names {cards}; give --cards {cards}, or as many cards as \
-             there are places"
+            "the model is placed on {}, --device names {cards}; give --cards {cards}, or as many cards as \
+             there are places",
+            count_text(wanted)
         )));
     }
     Ok(())
+}
+
+/// So many cards, in words.
+pub(super) fn count_text(cards: usize) -> String {
+    if cards == 1 { "1 card".into() } else { format!("{cards} cards") }
 }
 
 /// Kernels are measured on one card.

@@ -7,12 +7,13 @@ use super::registry;
 use super::tables::{Placed, TableId, Tables};
 use crate::backend::counters::Counters;
 use crate::backend::host;
+use crate::backend::ngram::{self, NgramTable};
 use crate::load::Weights;
 use crate::model::program::{ExpertMatrices, Holders, Matrix, Program, Step, StepKind, VectorId};
 use crate::{Result, RuntimeError};
 use gantry_formats::block::iq3xxs_grid;
 use gantry_formats::rotation;
-use gantry_kernels::cpu::{Ngram, RopeTable};
+use gantry_kernels::cpu::{Pool, RopeTable};
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
 
@@ -41,7 +42,9 @@ pub(super) struct Loaded {
     /// By rotation.
     pub(super) angles: Vec<RopeTable>,
     /// By hash.
-    pub(super) ngrams: Vec<Ngram>,
+    pub(super) ngrams: BTreeMap<usize, NgramTable>,
+    /// Threads that read their rows.
+    pub(super) pool: Arc<Pool>,
     /// How often each expert of each layer was used, where that is recorded.
     pub(super) routed: Option<Arc<Counters>>,
 }
@@ -51,22 +54,28 @@ impl Loaded {
     pub(super) fn new(
         card: usize,
         program: Program,
-        (weights, arenas): (Arc<Weights>, Arc<Vec<DeviceMemory>>),
-        routed: Option<Arc<Counters>>,
+        (weights, arenas, host): (Arc<Weights>, Arc<Vec<DeviceMemory>>, bool),
+        (routed, pool): (Option<Arc<Counters>>, Arc<Pool>),
     ) -> Result<Self> {
         let contexts = arenas.iter().map(DeviceMemory::context);
         let streams = contexts.map(Stream::new).collect::<Result<Vec<_>, CudaError>>()?;
         let none = || RuntimeError::Placement("weights that were not brought to a card".into());
         let context = Arc::clone(arenas.get(card).ok_or_else(none)?.context());
         let kernels = Kernels::new(&context)?;
-        for (kind, matrix) in program.tensors().filter(|(kind, _)| *kind != StepKind::Rows) {
+        // The card beyond these is the host's, where there is one; only experts are there.
+        let own = |kind: StepKind, matrix: &Matrix| {
+            kind != StepKind::Rows && !(host && kind == StepKind::Experts && matrix.card == arenas.len())
+        };
+        for (kind, matrix) in program.tensors().filter(|(kind, matrix)| own(*kind, matrix)) {
             check(arenas.get(matrix.card), kind, matrix)?;
         }
         let mut tables = Tables::default();
         let mut values = Vec::with_capacity(program.vectors.len());
         for vector in &program.vectors {
             // It lies on the card that uses it; angles of rotations are the host's matter.
-            values.push(read_vector(&arenas[vector.card], vector, &streams[vector.card])?);
+            let place = arenas.get(vector.card).zip(streams.get(vector.card));
+            let (arena, stream) = place.ok_or_else(|| wrong(&vector.name, "it lies on no card".into()))?;
+            values.push(read_vector(arena, vector, stream)?);
         }
         for step in program.steps() {
             // A tap's weights of all channels together, as the kernel takes them.
@@ -85,11 +94,13 @@ impl Loaded {
                 signs.entry(width).or_insert_with(|| tables.add(blocks.flat_map(rotation::signs)));
             }
         }
-        let starts: Vec<u64> = arenas.iter().map(DeviceMemory::address).collect();
+        // Nothing of the host's card is reached from here.
+        let starts = arenas.iter().map(DeviceMemory::address).chain(host.then_some(0));
+        let starts: Vec<u64> = starts.collect();
         let experts = Experts::new(&program, card, &starts, &mut tables)?;
         let aside = streams.into_iter().nth(card).ok_or_else(none)?;
         let tables = Placed::new(&tables, &context, &aside)?;
-        let ngrams = program.ngrams.iter().map(host::ngram).collect();
+        let ngrams = ngram::tables(&program)?;
         Ok(Self {
             card,
             context,
@@ -106,6 +117,7 @@ impl Loaded {
             experts,
             angles,
             ngrams,
+            pool,
             routed,
         })
     }
@@ -123,6 +135,11 @@ impl Loaded {
     /// Where a vector is; 0 for none.
     pub(super) fn vector(&self, id: Option<VectorId>) -> u64 {
         id.map_or(0, |id| self.tables.at(self.vectors[id.0]))
+    }
+
+    /// The values of a small vector of this card, as they are stored.
+    pub(super) fn vector_values(&self, id: VectorId) -> Result<Vec<f32>> {
+        read_vector(self.arena(), &self.program.vectors[id.0], &self.aside)
     }
 
     /// The codebook of E8.

@@ -1,4 +1,4 @@
-//! Steps that look back: caches and attention, convolutions, delta nets, n-gram tables.
+//! Steps that look back: caches and attention, convolutions, delta nets.
 
 use super::attend;
 use super::batch::Span;
@@ -6,10 +6,8 @@ use super::kernels::{Args, groups};
 use super::loaded::wrong;
 use super::sequence::kept_type;
 use super::steps::{Around, EACH, Runner};
-use crate::backend::{KvType, Settings, host, no_int8_entries};
-use crate::model::program::{
-    BufferId, CacheShape, DeltaShape, Kept, KeptId, KeyHeads, Matrix, Pieces, Pool, Program, Step,
-};
+use crate::backend::{KvType, Settings, no_int8_entries};
+use crate::model::program::{CacheShape, DeltaShape, Kept, KeptId, KeyHeads, Pieces, Pool, Program, Step};
 use crate::{Result, RuntimeError};
 use gantry_formats::arch::RopeType;
 
@@ -168,6 +166,7 @@ impl Runner {
                 let args = Args::at(&addresses).long(&long).int(&[n, shape.channels]);
                 self.launch(loaded, "gantry_conv_keep", grid, &args)
             }
+            Step::DeltaNet { .. } if sequence.settings().window > 0 => self.delta_undoable(around, step),
             Step::DeltaNet { shape, state, decay, dt, qkv, alpha, beta, y } => {
                 let DeltaShape { key_heads, value_heads, dim, keys, eps } = *shape;
                 let qk = self.partial.address();
@@ -196,30 +195,6 @@ impl Runner {
             }
             _ => Err(unsupported(step)),
         }
-    }
-
-    /// The rows of a table that the tokens hash to: gathered by the host, for the table stays in its file.
-    pub(super) fn ngram(
-        &mut self,
-        around: &Around<'_, '_>,
-        table: &Matrix,
-        hash: usize,
-        y: BufferId,
-    ) -> Result<()> {
-        let loaded = around.loaded;
-        loaded.weights.check_unchanged(table.card).map_err(RuntimeError::from)?;
-        let hash = &loaded.ngrams[hash];
-        let width = loaded.program.values(y);
-        let mut out = vec![0.0; around.batch.n * width];
-        let mut bytes = Vec::new();
-        for (span, sequence) in around.batch.spans.iter().zip(around.sequences) {
-            let out = &mut out[span.row * width..][..span.tokens * width];
-            let from = (&*loaded.weights, table);
-            host::ngram_rows(from, hash, &sequence.tokens, span.start, &mut bytes, out)?;
-        }
-        let bytes: Vec<u8> = out.iter().flat_map(|v| v.to_le_bytes()).collect();
-        self.buffers.write(y, &bytes, (&mut self.staged, &self.stream))?;
-        Ok(())
     }
 }
 

@@ -1,25 +1,30 @@
 //! NVIDIA cards.
 //!
 //! The container's segment goes into one allocation per card as it is, is hashed there, and read there by
-//! the kernels of `kernels/device` and `kernels/cuda`. Rows of n-gram tables stay in their file and are gathered by the host.
+//! the kernels of `kernels/device` and `kernels/cuda`. N-gram tables stay in their file; the host gathers the rows that a run
+//! takes.
 
 mod attend;
 mod bare;
 mod batch;
+mod beside;
 mod buffers;
 mod cards;
 mod choose;
+mod drafts;
 mod driver;
 mod exchange;
 mod experts;
 mod few_e8;
 mod fused;
+mod gather;
 mod kernels;
 mod lift;
 mod limits;
 mod loaded;
 mod look_back;
 mod measure;
+mod parts;
 mod peers;
 mod plan;
 mod products;
@@ -30,7 +35,9 @@ mod shares;
 mod steps;
 mod streams;
 mod tables;
+mod undo;
 mod watch;
+mod ways;
 mod workspace;
 
 pub use bare::{hash_rate, pinned_copy, read_and_copy};
@@ -38,6 +45,7 @@ pub use driver::{CardInfo, CudaError, DeviceMemory, cards};
 pub use measure::{KernelBench, KernelCase, KernelOptions, Roof, Timing};
 
 use super::counters::Counters;
+use super::cpu::{Cpu, HostLoaded, check_beside};
 use super::{Backend, CardHeld, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace};
 use crate::load::{self, Hashed, Lift, LoadOptions, LoadReport, Places, Verify, Weights};
 use crate::model::program::{CardPrograms, ExpertCheck, Kept, Program, StepKind};
@@ -45,6 +53,7 @@ use crate::{Container, Result, RuntimeError};
 use cards::CudaCards;
 use driver::Context;
 use gantry_formats::layout::Layout;
+use gantry_kernels::cpu::Pool;
 use lift::CudaLift;
 use loaded::Loaded;
 use sequence::CudaSequence;
@@ -58,17 +67,24 @@ pub(super) struct Cuda {
     /// Bytes that were free on each when it was opened.
     before: Vec<u64>,
     threads: usize,
+    /// What computes experts in the host's memory, on a card after all others.
+    host: Option<Cpu>,
 }
 
 impl Cuda {
-    pub(super) fn new(cards: &[usize], threads: usize) -> Result<Self> {
+    pub(super) fn new(cards: &[usize], threads: usize, host: Option<Cpu>) -> Result<Self> {
         let cards = cards.iter().map(|card| Context::open(*card)).collect::<Result<Vec<_>, CudaError>>()?;
         for (i, card) in cards.iter().enumerate() {
             let mut others = cards.iter().enumerate().filter(|(other, _)| *other != i);
             others.try_for_each(|(_, other)| card.reach(other))?;
         }
         let before = cards.iter().map(|card| Ok(card.memory()?.0)).collect::<Result<_, CudaError>>()?;
-        Ok(Self { cards, before, threads })
+        Ok(Self { cards, before, threads, host })
+    }
+
+    /// All of them, the host's too.
+    fn count(&self) -> usize {
+        self.cards.len() + usize::from(self.host.is_some())
     }
 }
 
@@ -79,7 +95,15 @@ impl Backend for Cuda {
 
     fn describe(&self) -> String {
         let of = |c: &Arc<Context>| format!("cuda:{}, {}", c.info().card, c.info().name);
-        self.cards.iter().map(of).collect::<Vec<_>>().join("; ")
+        let host = self.host.iter().map(|host| host.describe());
+        self.cards.iter().map(of).chain(host).collect::<Vec<_>>().join("; ")
+    }
+
+    fn names(&self, count: usize) -> Vec<String> {
+        let cards = self.cards.iter().map(|card| format!("cuda:{}", card.info().card));
+        let host = self.host.iter().map(|_| "cpu".to_string());
+        let more = (self.count()..count).map(|card| format!("card {card}"));
+        cards.chain(host).chain(more).take(count).collect()
     }
 
     fn threads(&self) -> usize {
@@ -99,7 +123,7 @@ impl Backend for Cuda {
     }
 
     fn check(&self, program: &Program, settings: &Settings) -> Result<()> {
-        limits::check(program, settings)
+        limits::check(program, settings, self.count())
     }
 
     fn kept_bytes(&self, kept: &Kept, settings: &Settings) -> KeptBytes {
@@ -112,7 +136,11 @@ impl Backend for Cuda {
 
     fn exchange_bytes(&self, program: &Program, settings: &Settings, cards: usize) -> Result<Vec<u64>> {
         let cut = CardPrograms::new(program, cards, ExpertCheck::Off)?;
-        let mut bytes = peers::bytes(program, &cut, workspace::most_tokens(settings));
+        let host = self.host.is_some().then_some(self.cards.len());
+        let own = cut.lists().filter(|(card, _)| Some(*card) == host);
+        own.flat_map(|(card, steps)| steps.iter().map(move |step| (card, step)))
+            .try_for_each(|(card, step)| check_beside(card, step))?;
+        let mut bytes = ways::bytes(program, &cut, workspace::most_tokens(settings));
         // All buffers of the program are on every card; the first card's are counted with the program.
         let scratch = workspace::scratch_bytes(program, settings);
         bytes.iter_mut().skip(1).for_each(|own| *own = own.saturating_add(scratch));
@@ -120,7 +148,8 @@ impl Backend for Cuda {
     }
 
     fn free(&self) -> Result<Option<Vec<u64>>> {
-        let free = self.cards.iter().map(|c| Ok(c.memory()?.0)).collect::<Result<_, CudaError>>()?;
+        let mut free = self.cards.iter().map(|c| Ok(c.memory()?.0)).collect::<Result<Vec<_>, CudaError>>()?;
+        free.extend(self.host.iter().map(|_| crate::memory::free(None).bytes));
         Ok(Some(free))
     }
 
@@ -134,8 +163,9 @@ impl Backend for Cuda {
     }
 
     fn lift(&self, places: &Places) -> Result<Option<Box<dyn Lift>>> {
-        limits::check_cards(places, self.cards.len())?;
-        let sizes = self.cards.iter().cloned().zip(places.cards.iter().map(|c| c.bytes));
+        limits::check_cards(places, self.cards.len(), self.host.is_some())?;
+        let contexts = self.cards.iter().cloned().map(Some).chain([None]);
+        let sizes = contexts.zip(places.cards.iter().map(|c| c.bytes));
         Ok(Some(Box::new(CudaLift::new(&sizes.collect::<Vec<_>>(), self.threads)?)))
     }
 
@@ -150,17 +180,24 @@ impl Backend for Cuda {
             return Err(RuntimeError::Placement("weights that were not brought to a card".into()));
         }
         let routed = run.record_routing.then(|| Arc::new(Counters::new(&program)));
+        // Rows of n-gram tables are read through several threads.
+        let threads = if program.ngrams.is_empty() { 1 } else { self.threads };
+        let pool = Arc::new(Pool::new(threads));
         let weights = Arc::new(weights);
         let loaded = |card: usize| {
-            let weights = (Arc::clone(&weights), Arc::clone(&arenas));
-            Loaded::new(card, program.clone(), weights, routed.clone()).map(Arc::new)
+            let weights = (Arc::clone(&weights), Arc::clone(&arenas), self.host.is_some());
+            Loaded::new(card, program.clone(), weights, (routed.clone(), Arc::clone(&pool))).map(Arc::new)
         };
         let cards = (0..arenas.len()).map(loaded).collect::<Result<Vec<_>>>()?;
-        let programs = match cards.len() {
+        let programs = match self.count() {
             1 => None,
             count => Some(Arc::new(CardPrograms::new(&program, count, run.check)?)),
         };
-        Ok(Box::new(Prepared { cards, programs, run: run.clone() }))
+        let host = match (&self.host, &programs) {
+            (Some(host), Some(programs)) => Some(beside::loaded(host, &cards, programs, &weights, run)?),
+            _ => None,
+        };
+        Ok(Box::new(Prepared { cards, host, programs, run: run.clone() }))
     }
 }
 
@@ -173,6 +210,8 @@ fn arenas(weights: &mut Weights) -> Vec<DeviceMemory> {
 /// A program on cards.
 struct Prepared {
     cards: Vec<Arc<Loaded>>,
+    /// The card after them, in the host's memory.
+    host: Option<HostLoaded>,
     /// Where there are several, the lists of each.
     programs: Option<Arc<CardPrograms>>,
     run: RunOptions,
@@ -189,7 +228,8 @@ impl Executable for Prepared {
 
     fn workspace(&self, settings: &Settings) -> Result<Box<dyn Workspace>> {
         if let Some(programs) = &self.programs {
-            return Ok(Box::new(CudaCards::new(&self.cards, programs, settings, &self.run)?));
+            let cards = (&self.cards[..], self.host.as_ref());
+            return Ok(Box::new(CudaCards::new(cards, programs, settings, &self.run)?));
         }
         Ok(Box::new(CudaWorkspace::new(&self.cards[0], settings)?))
     }
@@ -219,9 +259,9 @@ pub fn lift(
     let packed = &container.manifest().cards;
     if packed.len() != cards.len() {
         return Err(RuntimeError::Setting(format!(
-            "this container is packed for {} cards, {} were given; gantry replan --cards {} packs it for those",
-            packed.len(),
-            cards.len(),
+            "this container is packed for {}, not for {}; gantry replan --cards {} packs it for those",
+            limits::count_text(packed.len()),
+            limits::count_text(cards.len()),
             cards.len()
         )));
     }
@@ -229,8 +269,8 @@ pub fn lift(
         check_target(context.info(), &card.target)?;
     }
     let places = Places::as_packed(container);
-    let sizes = contexts.into_iter().zip(places.cards.iter().map(|c| c.bytes));
-    let sizes: Vec<(Arc<Context>, u64)> = sizes.collect();
+    let sizes = contexts.into_iter().map(Some).zip(places.cards.iter().map(|c| c.bytes));
+    let sizes: Vec<(Option<Arc<Context>>, u64)> = sizes.collect();
     let lift = Box::new(CudaLift::new(&sizes, options.threads)?);
     let (mut weights, report) = load::lift(container, &places, options, lift)?;
     Ok((arenas(&mut weights), report))

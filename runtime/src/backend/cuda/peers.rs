@@ -7,121 +7,15 @@ use super::exchange::Exchange;
 use super::kernels::Args;
 use super::loaded::{Loaded, wrong};
 use super::steps::{Around, Runner};
+use super::ways::{ALIGN, END, Link, NOTE, SLOT, STRETCHES, Sizes, Way};
 use crate::backend::RunOptions;
 use crate::backend::cpu::Differ;
 use crate::exchange::{Awaited, Epoch, ExchangeError, Late, State, Who};
-use crate::model::program::{BufferId, CardPrograms, Holders, Program, Step};
+use crate::model::program::{BufferId, CardPrograms, Holders, Step};
 use crate::{Result, RuntimeError};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// Bytes of a slot of a message.
-const SLOT: u64 = 16_384;
-/// Bytes of the end of a slot.
-const END: u64 = 64;
-/// First word of a note in an end.
-const NOTE: usize = 9;
-/// Stretches that a launch takes.
-const STRETCHES: usize = 6;
-/// Beginnings of stretches are multiples of this.
-const ALIGN: u64 = 16;
-
-/// A way from one card to another.
-type Way = (usize, usize);
-
-/// What links of a program take, for some tokens.
-struct Sizes {
-    /// Bytes of each launch of a message, by way.
-    mail: BTreeMap<Way, Vec<u64>>,
-    /// Rows and bytes by way.
-    boards: BTreeMap<Way, (u64, u64)>,
-}
-
-impl Sizes {
-    fn of(program: &Program, cards: &CardPrograms, tokens: usize) -> Self {
-        let mut sizes = Self { mail: BTreeMap::new(), boards: BTreeMap::new() };
-        for (card, step) in cards.lists().flat_map(|(card, steps)| steps.iter().map(move |s| (card, s))) {
-            match step {
-                Step::Send { to, buffers, .. } => {
-                    let launches = sizes.mail.entry((card, *to)).or_default();
-                    let lengths = lengths(program, buffers, tokens);
-                    for (i, chunk) in lengths.chunks(STRETCHES).enumerate() {
-                        let bytes =
-                            chunk.iter().fold(0, |n, m| u64::saturating_add(n, *m)).next_multiple_of(SLOT);
-                        match launches.get_mut(i) {
-                            Some(most) => *most = bytes.max(*most),
-                            None => launches.push(bytes),
-                        }
-                    }
-                }
-                Step::Return { to, y, .. } => {
-                    let (rows, bytes) = sizes.boards.entry((card, *to)).or_default();
-                    let y = &program.buffers[y.0];
-                    let all = (y.rows as u64).saturating_mul(tokens as u64);
-                    *rows = all.max(*rows);
-                    *bytes = all.saturating_mul(y.width as u64).saturating_mul(4).max(*bytes);
-                }
-                _ => {}
-            }
-        }
-        sizes
-    }
-}
-
-/// Bytes on each card of what links take for runs of `tokens` tokens.
-pub(super) fn bytes(program: &Program, cards: &CardPrograms, tokens: usize) -> Vec<u64> {
-    let mut bytes = vec![0u64; cards.body.lists.len()];
-    let mut add = |card: usize, more: u64| {
-        if let Some(sum) = bytes.get_mut(card) {
-            *sum = sum.saturating_add(more);
-        }
-    };
-    let Sizes { mail, boards } = Sizes::of(program, cards, tokens);
-    for ((from, to), launches) in mail {
-        let words = launches.iter().fold(0, |n, m| u64::saturating_add(n, *m));
-        let ends = words / SLOT * END;
-        add(from, ends);
-        add(to, ends.saturating_add(words));
-    }
-    for ((from, to), (rows, words)) in boards {
-        let ends = rows.saturating_mul(END);
-        add(from, ends);
-        add(to, ends.saturating_add(words));
-    }
-    bytes
-}
-
-/// Bytes of the stretches of buffers that a message of `n` tokens has.
-fn lengths(program: &Program, ids: &[BufferId], n: usize) -> Vec<u64> {
-    let of = |id: &BufferId| {
-        let buffer = &program.buffers[id.0];
-        buffers::sizes(buffer, buffer.rows as u64 * n as u64)
-    };
-    ids.iter().flat_map(of).filter(|bytes| *bytes > 0).map(|bytes| bytes.next_multiple_of(ALIGN)).collect()
-}
-
-/// A way's memory.
-struct Link {
-    /// At the card that reads.
-    words: DeviceMemory,
-    /// At the card that writes, and at the one that reads.
-    ends: [DeviceMemory; 2],
-    /// First slot of each launch of a message.
-    launches: Vec<u64>,
-}
-
-impl Link {
-    fn new([from, to]: [&Loaded; 2], slots: u64, words: u64, launches: Vec<u64>) -> Result<Self, CudaError> {
-        let what = "what cards give each other";
-        let end = |card: &Loaded| DeviceMemory::new(&card.context, slots.saturating_mul(END), what);
-        Ok(Self {
-            words: DeviceMemory::new(&to.context, words, what)?,
-            ends: [end(from)?, end(to)?],
-            launches,
-        })
-    }
-}
 
 /// A card.
 struct Card {
@@ -131,7 +25,7 @@ struct Card {
     aside: Arc<Stream>,
 }
 
-/// Links between cards that reach each other's memory.
+/// Links between cards that reach each other's memory, and the host's.
 pub(super) struct Peers {
     mail: BTreeMap<Way, Link>,
     boards: BTreeMap<Way, Link>,
@@ -187,10 +81,8 @@ impl Peers {
     ) -> Result<Self> {
         let Some(first) = cards.first() else { return Err(missing((0, 0))) };
         let Sizes { mail: letters, boards: rows } = Sizes::of(&first.program, programs, tokens);
-        let ends = |way: Way| match (cards.get(way.0), cards.get(way.1)) {
-            (Some(from), Some(to)) => Ok([&**from, &**to]),
-            _ => Err(missing(way)),
-        };
+        // One beyond them is the host's.
+        let ends = |way: Way| [way.0, way.1].map(|card| cards.get(card).map(|card| &**card));
         let (mut mail, mut boards) = (BTreeMap::new(), BTreeMap::new());
         for (way, launches) in letters {
             let mut words = 0u64;
@@ -200,10 +92,10 @@ impl Peers {
                 first
             });
             let first_slots = first_slots.collect();
-            mail.insert(way, Link::new(ends(way)?, words / SLOT, words, first_slots)?);
+            mail.insert(way, Link::new(ends(way), (words / SLOT, words), first_slots)?);
         }
         for (way, (rows, words)) in rows {
-            boards.insert(way, Link::new(ends(way)?, rows, words, Vec::new())?);
+            boards.insert(way, Link::new(ends(way), (rows, words), Vec::new())?);
         }
         let card = |card: &Arc<Loaded>| {
             let trouble = DeviceMemory::new(&card.context, 4, "what cards give each other")?;
@@ -237,7 +129,7 @@ impl Peers {
         };
         for ((from, to), link) in self.links() {
             for (end, card) in link.ends.iter().zip([from, to]) {
-                and(end.fill(0..end.bytes(), value, &self.cards[card].aside));
+                and(end.fill(value, self.cards.get(card).map(|card| &*card.aside)));
             }
         }
         for card in &self.cards {
@@ -266,7 +158,7 @@ impl Peers {
         (layer, ids): (Option<usize>, &[BufferId]),
         n: usize,
     ) -> Result<()> {
-        let link = self.mail.get(&way).ok_or_else(|| missing(way))?;
+        let link = self.mail(way)?;
         let for_card = if sends { way.1 } else { way.0 };
         let who = Who { waiting: loaded.card, for_card, layer: layer.and_then(|l| u32::try_from(l).ok()) };
         let tag = Tag { who, board: false }.number();
@@ -304,7 +196,16 @@ impl Peers {
         Ok(())
     }
 
-    fn board(&self, way: Way) -> Result<&Link> {
+    /// How long a card waits for another.
+    pub(super) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    pub(super) fn mail(&self, way: Way) -> Result<&Link> {
+        self.mail.get(&way).ok_or_else(|| missing(way))
+    }
+
+    pub(super) fn board(&self, way: Way) -> Result<&Link> {
         self.boards.get(&way).ok_or_else(|| missing(way))
     }
 
@@ -373,9 +274,7 @@ impl Peers {
         };
         let link = if board { self.boards.get(&way) } else { self.mail.get(&way) };
         let ends = &link.ok_or_else(|| missing(way))?.ends[end];
-        let mut bytes = vec![0; ends.bytes() as usize];
-        ends.read(0, &mut bytes, &self.cards[card].aside)?;
-        let words: Vec<u32> = bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        let words = ends.read(&self.cards[card].aside)?;
         let slots = words.chunks_exact(END as usize / 4).map(|slot| &slot[NOTE..]);
         let note = slots.into_iter().find(|note| note[0] == kind);
         let note = note.ok_or_else(|| wrong("program", "a card reports what it has no note of".into()))?;
@@ -394,7 +293,7 @@ impl Peers {
     }
 }
 
-fn state(word: u32) -> State {
+pub(super) fn state(word: u32) -> State {
     match Epoch::new(word) {
         Some(epoch) => State::At(epoch),
         None if word == 0 => State::Nothing,
@@ -402,7 +301,7 @@ fn state(word: u32) -> State {
     }
 }
 
-fn missing((from, to): Way) -> RuntimeError {
+pub(super) fn missing((from, to): Way) -> RuntimeError {
     wrong("program", format!("no link leads from card {from} to card {to}"))
 }
 

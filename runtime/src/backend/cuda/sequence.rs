@@ -1,6 +1,7 @@
 //! What a card keeps of one sequence.
 
-use super::driver::{Context, DeviceMemory, Stream};
+use super::driver::{Context, CudaError, DeviceMemory, Stream};
+use super::undo::Undo;
 use super::workspace::most_tokens;
 use crate::Result;
 use crate::backend::{KeptBytes, KvType, Sequence, Settings};
@@ -22,6 +23,8 @@ pub(super) struct Place {
     reach: usize,
     /// Positions of the sequence for each row.
     ratio: usize,
+    /// Of a state, what takes tokens back.
+    undo: Option<Undo>,
 }
 
 /// A sequence on a card.
@@ -30,6 +33,13 @@ pub(super) struct CudaSequence {
     memory: DeviceMemory,
     /// By [`KeptId`].
     places: Vec<Place>,
+    /// Position of the states, where there are some: the tokens after it can be taken back.
+    at: usize,
+    /// First byte of the trunk's streams of the last token, where the block that drafts goes on from them.
+    carry: Option<u64>,
+    /// Their bytes, and whether they are there.
+    carry_bytes: u64,
+    is_carried: bool,
     stream: Arc<Stream>,
     settings: Settings,
 }
@@ -57,9 +67,11 @@ fn cache(shape: CacheShape, settings: &Settings) -> (usize, u64) {
     (rows, bytes.saturating_add(apart(shape, settings)))
 }
 
-fn conv(shape: ConvShape) -> (usize, u64) {
-    let rows = ((shape.taps - 1) * shape.dilation).max(1);
-    (rows, (rows as u64).saturating_mul(shape.channels as u64).saturating_mul(4))
+/// Rows that a token needs, those that are kept so that tokens can be taken back, and bytes.
+fn conv(shape: ConvShape, settings: &Settings) -> (usize, usize, u64) {
+    let reach = ((shape.taps - 1) * shape.dilation).max(1);
+    let rows = reach.saturating_add(settings.window);
+    (reach, rows, (rows as u64).saturating_mul(shape.channels as u64).saturating_mul(4))
 }
 
 fn delta(shape: DeltaShape) -> u64 {
@@ -68,33 +80,42 @@ fn delta(shape: DeltaShape) -> u64 {
 
 impl Place {
     /// Of what another card keeps: nothing here depends on it.
-    const ELSEWHERE: Self = Self { at: 0, capacity: 1, reach: 0, ratio: usize::MAX };
+    const ELSEWHERE: Self = Self { at: 0, capacity: 1, reach: 0, ratio: usize::MAX, undo: None };
 }
 
 /// Where everything that is this card's `own` lies, and bytes in all.
 fn places(kept: &[Kept], settings: &Settings, own: impl Fn(usize) -> bool) -> (Vec<Place>, u64) {
     let mut next = 0u64;
-    let place = |(id, kept): (usize, &Kept)| {
-        if !own(id) {
-            return Place::ELSEWHERE;
-        }
-        let (capacity, bytes, reach, ratio) = match *kept {
-            Kept::Cache(shape) => {
-                let (rows, bytes) = cache(shape, settings);
-                (rows, bytes, shape.window.map_or(0, |w| w.saturating_sub(1)), shape.ratio)
-            }
-            Kept::Conv(shape) => {
-                let (rows, bytes) = conv(shape);
-                (rows, bytes, rows, 1)
-            }
-            Kept::Delta(shape) => (0, delta(shape), 0, 1),
-        };
+    let mut take = |bytes: u64| {
         let at = next;
         next = next.saturating_add(bytes).saturating_add(ALIGN - 1) / ALIGN * ALIGN;
-        Place { at, capacity, reach, ratio }
+        at
+    };
+    let place = |(id, kept): (usize, &Kept)| match *kept {
+        _ if !own(id) => Place::ELSEWHERE,
+        Kept::Cache(shape) => {
+            let (capacity, bytes) = cache(shape, settings);
+            let reach = shape.window.map_or(0, |w| w.saturating_sub(1));
+            Place { at: take(bytes), capacity, reach, ratio: shape.ratio, undo: None }
+        }
+        Kept::Conv(shape) => {
+            let (reach, capacity, bytes) = conv(shape, settings);
+            Place { at: take(bytes), capacity, reach, ratio: 1, undo: None }
+        }
+        Kept::Delta(shape) => {
+            let at = take(delta(shape));
+            let undo = (settings.window > 0).then(|| Undo::new(shape, settings.window, &mut take));
+            Place { at, capacity: 0, reach: 0, ratio: 1, undo }
+        }
     };
     let places = kept.iter().enumerate().map(place).collect();
     (places, next)
+}
+
+/// Bytes of the streams that the block that drafts goes on from; 0 where it does not draft.
+pub(super) fn carry_bytes(program: &Program, settings: &Settings) -> u64 {
+    let drafts = settings.window > 0 && program.draft.is_some();
+    if drafts { program.values(program.residual) as u64 * 4 } else { 0 }
 }
 
 /// Bytes of something that a sequence keeps.
@@ -119,17 +140,77 @@ impl CudaSequence {
         settings: &Settings,
         own: impl Fn(usize) -> bool,
     ) -> Result<Self> {
-        let (places, bytes) = places(&program.kept, settings, own);
+        let (places, end) = places(&program.kept, settings, own);
+        let carry_bytes = carry_bytes(program, settings);
+        let carry = (carry_bytes > 0).then_some(end);
+        let bytes = end.saturating_add(carry_bytes);
         let memory = DeviceMemory::new(context, bytes, "what a sequence keeps")?;
         // Nothing reads a row before it is written; but what is saved must be the same each time.
         memory.fill(0..bytes, 0, stream)?;
         stream.synchronize()?;
-        Ok(Self { tokens: Vec::new(), memory, places, stream: Arc::clone(stream), settings: *settings })
+        Ok(Self {
+            tokens: Vec::new(),
+            memory,
+            places,
+            at: 0,
+            carry,
+            carry_bytes,
+            is_carried: false,
+            stream: Arc::clone(stream),
+            settings: *settings,
+        })
     }
 
     /// Where something is kept.
     pub(super) fn at(&self, id: KeptId) -> u64 {
         self.memory.address() + self.places[id.0].at
+    }
+
+    /// Where a run of `tokens` tokens writes a state: elsewhere, where they may be taken back.
+    pub(super) fn after(&self, id: KeptId, tokens: usize) -> u64 {
+        match self.places[id.0].undo {
+            Some(undo) if tokens <= self.settings.window => self.memory.address() + undo.copy,
+            _ => self.at(id),
+        }
+    }
+
+    /// What takes tokens of a state back.
+    pub(super) fn undo(&self, id: KeptId) -> Option<Undo> {
+        self.places[id.0].undo.map(|undo| undo.from(self.memory.address()))
+    }
+
+    /// Position of the states: the tokens from there on are repeated before others are taken.
+    pub(super) fn states_at(&self) -> usize {
+        self.at
+    }
+
+    /// A run has taken the tokens from position `start` on.
+    pub(super) fn ran(&mut self, start: usize) {
+        let end = self.tokens.len();
+        self.at = if end - start <= self.settings.window { start } else { end };
+    }
+
+    /// Forgets what came after `position`, but not what is carried; whether that can be.
+    pub(super) fn take_back(&mut self, position: usize) -> bool {
+        let carried = self.is_carried;
+        let done = self.rewind(position) == position;
+        self.is_carried = carried && done;
+        done
+    }
+
+    /// Where the streams of the last token go, for the block that drafts; `None` where it does not draft. They are there
+    /// from now on.
+    pub(super) fn carry(&mut self) -> Option<u64> {
+        self.is_carried = self.carry.is_some();
+        self.carry.map(|at| self.memory.address() + at)
+    }
+
+    /// Where they are: zeros, where there are none.
+    pub(super) fn carried(&mut self, stream: &Stream) -> Result<Option<u64>, CudaError> {
+        if let Some(at) = self.carry.filter(|_| !self.is_carried) {
+            self.memory.fill(at..at + self.carry_bytes, 0, stream)?;
+        }
+        Ok(self.carry())
     }
 
     /// All of it.
@@ -146,11 +227,17 @@ impl CudaSequence {
         &self.settings
     }
 
+    /// Begins anew.
+    pub(super) fn forget(&mut self) {
+        self.tokens.clear();
+        (self.at, self.is_carried) = (0, false);
+    }
+
     /// A hash of how all is kept: what was saved is read in no other way.
     fn shape(&self) -> [u8; 32] {
-        let Settings { context, batch, kv, .. } = self.settings;
+        let Settings { context, batch, kv, window } = self.settings;
         let places = self.places.iter().map(|p| format!("{} {} {}", p.at, p.capacity, p.ratio));
-        let text = format!("{context} {batch} {kv:?} {}", places.collect::<Vec<_>>().join(","));
+        let text = format!("{context} {batch} {kv:?} {window} {}", places.collect::<Vec<_>>().join(","));
         gantry_formats::hash::hash(text.as_bytes())
     }
 
@@ -158,7 +245,7 @@ impl CudaSequence {
     pub(super) fn remembers(&self, position: usize) -> bool {
         let end = self.tokens.len();
         self.places.iter().all(|place| match place.capacity {
-            0 => position == end,
+            0 => self.at <= position,
             rows => {
                 position.saturating_sub(place.reach).saturating_add(rows.saturating_mul(place.ratio)) >= end
             }
@@ -167,7 +254,7 @@ impl CudaSequence {
 }
 
 const MAGIC: &[u8; 8] = b"GANTRYSC";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 impl Sequence for CudaSequence {
     fn tokens(&self) -> &[u32] {
@@ -181,15 +268,20 @@ impl Sequence for CudaSequence {
         // A state starts anew with the token at position 0, and rows before it are read by none.
         let position = if self.remembers(position) { position } else { 0 };
         self.tokens.truncate(position);
+        self.at = self.at.min(position);
+        self.is_carried = false;
         position
     }
 
-    /// `GANTRYSC`, the version, the hash of how all is kept, the number of tokens and they, all bytes, BLAKE3.
+    /// `GANTRYSC`, the version, the hash of how all is kept, the position of states, whether streams are carried, the number
+    /// of tokens and they, all bytes, BLAKE3.
     fn save(&self, out: &mut Vec<u8>) -> Result<()> {
         let begin = out.len();
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&self.shape());
+        out.extend_from_slice(&(self.at as u64).to_le_bytes());
+        out.extend_from_slice(&u64::from(self.is_carried).to_le_bytes());
         out.extend_from_slice(&(self.tokens.len() as u64).to_le_bytes());
         out.extend(self.tokens.iter().flat_map(|t| t.to_le_bytes()));
         let bytes = out.len();
@@ -206,8 +298,13 @@ impl Sequence for CudaSequence {
     }
 }
 
-/// Tokens and all bytes that were saved.
-type Parsed<'a> = (Vec<u32>, &'a [u8]);
+/// What was saved.
+pub(super) struct Parsed<'a> {
+    pub(super) tokens: Vec<u32>,
+    at: usize,
+    is_carried: bool,
+    memory: &'a [u8],
+}
 
 impl CudaSequence {
     /// What was saved, if this sequence can take it.
@@ -228,23 +325,31 @@ impl CudaSequence {
         if *shape != self.shape() {
             return Err(SavedFault::Options("what is kept has another shape").into());
         }
-        let (count, rest) = rest.split_first_chunk::<8>().ok_or_else(shorter)?;
-        let count = usize::try_from(u64::from_le_bytes(*count)).map_err(|_| shorter())?;
+        let (numbers, rest) = rest.split_first_chunk::<24>().ok_or_else(shorter)?;
+        let mut numbers = numbers.as_chunks().0.iter().map(|b| usize::try_from(u64::from_le_bytes(*b)));
+        let mut number = || numbers.next().and_then(|n| n.ok()).ok_or_else(shorter);
+        let (at, is_carried, count) = (number()?, number()? == 1, number()?);
         let bytes = count.checked_mul(4).filter(|n| *n <= rest.len()).ok_or_else(shorter)?;
         let (tokens, memory) = rest.split_at(bytes);
         if memory.len() as u64 != self.memory.bytes() || count > self.settings.context {
             return Err(SavedFault::Options("what is kept has another size").into());
         }
-        Ok((tokens.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect(), memory))
+        let repeated = count.checked_sub(at);
+        if repeated.is_none_or(|n| n > self.settings.window) {
+            return Err(SavedFault::Malformed("what it keeps is not that of its tokens").into());
+        }
+        let tokens = tokens.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        Ok(Parsed { tokens, at, is_carried: is_carried && self.carry.is_some(), memory })
     }
 
-    pub(super) fn take(&mut self, (tokens, memory): Parsed<'_>) -> Result<()> {
+    pub(super) fn take(&mut self, saved: Parsed<'_>) -> Result<()> {
+        let Parsed { tokens, at, is_carried, memory } = saved;
         if let Err(error) = self.memory.write(0, memory, &self.stream) {
             // Some of it may be there.
-            self.tokens.clear();
+            self.forget();
             return Err(error.into());
         }
-        self.tokens = tokens;
+        (self.tokens, self.at, self.is_carried) = (tokens, at, is_carried);
         Ok(())
     }
 }

@@ -28,7 +28,11 @@ impl CardsSequence {
 
     /// Appends tokens that a run takes.
     pub(super) fn extend(&mut self, tokens: &[u32]) {
-        self.shares.iter_mut().for_each(|share| share.tokens.extend_from_slice(tokens));
+        for share in &mut self.shares {
+            let start = share.tokens.len();
+            share.tokens.extend_from_slice(tokens);
+            share.ran(start);
+        }
     }
 }
 
@@ -43,7 +47,7 @@ impl Sequence for CardsSequence {
             return end;
         }
         let position = if self.shares.iter().all(|s| s.remembers(position)) { position } else { 0 };
-        self.shares.iter_mut().for_each(|share| share.tokens.truncate(position));
+        self.shares.iter_mut().for_each(|share| _ = share.rewind(position));
         position
     }
 
@@ -79,13 +83,13 @@ impl Sequence for CardsSequence {
             parsed.push(share.parse(own)?);
             rest = after;
         }
-        if !rest.is_empty() || parsed.windows(2).any(|w| w[0].0 != w[1].0) {
+        if !rest.is_empty() || parsed.windows(2).any(|w| w[0].tokens != w[1].tokens) {
             return Err(SavedFault::Options("it was saved on other cards").into());
         }
         let done = self.shares.iter_mut().zip(parsed).try_for_each(|(share, saved)| share.take(saved));
         if done.is_err() {
             // Some of it may be there.
-            self.shares.iter_mut().for_each(|share| share.tokens.clear());
+            self.shares.iter_mut().for_each(CudaSequence::forget);
         }
         done
     }

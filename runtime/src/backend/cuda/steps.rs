@@ -3,8 +3,9 @@
 
 use super::batch::Batch;
 use super::buffers::Buffers;
-use super::driver::{DeviceMemory, Staged, Stream};
+use super::driver::{DeviceMemory, Stream};
 use super::exchange::Exchange;
+use super::gather::Gathered;
 use super::kernels::{Args, Group, groups, members};
 use super::loaded::{Loaded, wrong};
 use super::registry;
@@ -23,8 +24,8 @@ pub(super) struct Runner {
     pub(super) buffers: Buffers,
     /// Partial results on their way: of attention, of delta nets, lists of experts.
     pub(super) partial: DeviceMemory,
-    /// Rows of tables on their way to a buffer.
-    pub(super) staged: Staged,
+    /// Rows of n-gram tables on their way.
+    pub(super) gathered: Gathered,
     /// What it gives other cards and gets from them, where there are some.
     pub(super) exchange: Option<Arc<dyn Exchange>>,
     /// Who looks at launches.
@@ -93,7 +94,7 @@ impl Runner {
                 let args = args.int(&[n, rows(*y), width(*y)]);
                 self.launch(loaded, kernel, [groups(width(*y), EACH), n, 1], &args)
             }
-            Step::Ngram { table, hash, y } => self.ngram(around, table, *hash, *y),
+            Step::Ngram { hash, y, .. } => self.ngram(around, *hash, *y, n),
             Step::RmsNorm { x, weight, eps, y } => {
                 let per_piece = weight.is_some_and(|w| loaded.program.vectors[w.0].cols > y.len);
                 let args = Args::at(&[at(x.buffer), loaded.vector(*weight), at(y.buffer)]);

@@ -4,15 +4,15 @@ use super::attend::splits;
 use super::batch::{Batch, Span};
 use super::buffers::Buffers;
 use super::choose::{self, Choice};
-use super::driver::{CudaError, DeviceMemory, Graph, Pinned, Staged, Stream};
-use super::kernels::{Args, groups};
-use super::limits::no_drafts;
+use super::driver::{CudaError, DeviceMemory, Graph, Pinned, Stream};
+use super::gather::{self, Gathered};
 use super::loaded::Loaded;
 use super::look_back::partial_bytes;
+use super::parts::{List, Planned, Recorded, Shape};
 use super::plan::{FEW, Op, plan};
 use super::products::list_bytes;
-use super::sequence::CudaSequence;
-use super::steps::{Around, EACH, Runner};
+use super::sequence::{self, CudaSequence};
+use super::steps::{Around, Runner};
 use super::watch::Watch;
 use crate::backend::{KernelTime, Part, Sequence, Settings, Wanted, Workspace};
 use crate::model::program::{self, Program, Step};
@@ -36,31 +36,19 @@ pub(super) const GRAPHS: usize = 64;
 pub(super) struct CudaWorkspace {
     /// First to go: its stream is waited for then.
     pub(super) runner: Runner,
-    /// Runs of one token of each sequence, as they were recorded.
-    graphs: BTreeMap<Shape, Graph>,
+    /// Runs as they were recorded.
+    graphs: BTreeMap<Shape, Recorded>,
     /// How lists of steps go, few tokens or many, by where the list is.
-    plans: BTreeMap<(bool, usize, usize), Arc<Vec<Op>>>,
+    plans: BTreeMap<(bool, usize, usize), Arc<Planned>>,
     pub(super) batch: Batch,
     /// Tokens that there is room for.
     pub(super) most: usize,
     /// Logits on their way.
     pinned: Pinned,
     pub(super) logits: Vec<f32>,
-    choice: Choice,
+    pub(super) choice: Choice,
     pub(super) profile: Option<BTreeMap<program::Part, Duration>>,
     pub(super) loaded: Arc<Loaded>,
-}
-
-/// What launches of a run of one token of each sequence depend on, beside what lies in tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Shape {
-    pub(super) sequences: usize,
-    /// Parts that attention is cut into.
-    splits: usize,
-    /// Where the tables are.
-    tables: u64,
-    /// What is done with the logits.
-    deciding: Deciding,
 }
 
 /// Most tokens of a run: a batch, or one of each of as many sequences as go together.
@@ -72,7 +60,11 @@ pub(super) fn most_tokens(settings: &Settings) -> usize {
 pub(super) fn partials(program: &Program, settings: &Settings, tokens: usize) -> u64 {
     let each = program.steps().map(|step| {
         let lists = list_bytes(step, &program.buffers, tokens).saturating_add(512);
-        partial_bytes(step, program, settings, tokens).max(lists)
+        let rows = match step {
+            Step::Ngram { y, .. } => gather::bytes(program.values(*y), tokens),
+            _ => 0,
+        };
+        partial_bytes(step, program, settings, tokens).max(lists).max(rows)
     });
     each.max().unwrap_or(0)
 }
@@ -82,7 +74,8 @@ pub(super) fn scratch_bytes(program: &Program, settings: &Settings) -> u64 {
     let tokens = most_tokens(settings);
     let work =
         super::buffers::bytes(&program.buffers, tokens).saturating_add(partials(program, settings, tokens));
-    work.saturating_add(choose::bytes(program.vocab))
+    let carried = sequence::carry_bytes(program, settings);
+    work.saturating_add(choose::bytes(program.vocab)).saturating_add(carried)
 }
 
 impl CudaWorkspace {
@@ -104,7 +97,7 @@ impl CudaWorkspace {
                 stream,
                 buffers,
                 partial,
-                staged: Staged::new(context, "rows of a table")?,
+                gathered: Gathered::new(loaded, tokens)?,
                 exchange: None,
                 watch: Watch::default(),
             },
@@ -115,41 +108,24 @@ impl CudaWorkspace {
         })
     }
 
-    /// Gives steps to the card, but for those that the host has done: as planned where tokens are few. Lists are the
-    /// program's own, which stay where they are.
-    pub(super) fn walk(&mut self, steps: &[Step], sequences: &[&mut CudaSequence], n: usize) -> Result<()> {
-        let loaded = Arc::clone(&self.loaded);
+    /// How steps go to the card: as planned where tokens are few. Lists are the program's own, which stay where they are.
+    fn planned(&mut self, steps: &[Step], n: usize) -> Arc<Planned> {
         let key = (n <= FEW, steps.as_ptr() as usize, steps.len());
-        let ops = match self.plans.get(&key) {
-            Some(ops) => Arc::clone(ops),
-            None => {
-                let each = || (0..steps.len()).map(Op::Step).collect();
-                let ops = Arc::new(if n <= FEW { plan(&loaded.program, steps) } else { each() });
-                self.plans.insert(key, Arc::clone(&ops));
-                ops
-            }
+        let new = || {
+            let each = || (0..steps.len()).map(Op::Step).collect();
+            let ops = if n <= FEW { plan(&self.loaded.program, steps) } else { each() };
+            Arc::new(Planned::new(ops, steps))
         };
-        let around = Around { loaded: &loaded, batch: &self.batch, sequences };
-        let mut now: Option<(program::Part, Instant)> = None;
-        for op in &*ops {
-            match op {
-                Op::Step(i) if matches!(steps[*i], Step::Ngram { .. }) => continue,
-                Op::Step(i) => {
-                    if matches!(steps[*i], Step::Begin(_)) && self.runner.watch.is_on() {
-                        self.runner.stream.synchronize()?;
-                        self.runner.watch.collect()?;
-                    }
-                    if let (Step::Begin(part), Some(times)) = (&steps[*i], &mut self.profile) {
-                        self.runner.stream.synchronize()?;
-                        let at = Instant::now();
-                        if let Some((before, since)) = now.replace((*part, at)) {
-                            *times.entry(before).or_default() += at - since;
-                        }
-                    }
-                }
-                _ => {}
-            }
-            self.runner.op(&around, steps, op, n)?;
+        Arc::clone(self.plans.entry(key).or_insert_with(new))
+    }
+
+    /// Gives steps to the card, and gathers rows of n-gram tables while it does those before the step that takes them.
+    pub(super) fn walk(&mut self, steps: &[Step], sequences: &[&mut CudaSequence], n: usize) -> Result<()> {
+        let planned = self.planned(steps, n);
+        let mut now = None;
+        for (before, ops) in planned.parts() {
+            self.gather(before.map(|i| &steps[i]), sequences)?;
+            self.give(steps, ops, (sequences, n), &mut now)?;
         }
         if self.runner.watch.is_on() {
             self.runner.stream.synchronize()?;
@@ -162,16 +138,84 @@ impl CudaWorkspace {
         Ok(())
     }
 
-    /// Rows of n-gram tables, which the host gathers before anything else.
-    pub(super) fn gather(&mut self, steps: &[Step], sequences: &[&mut CudaSequence]) -> Result<()> {
+    /// Gives some operations over `steps` to the card; `now` is the part of the model that is measured.
+    fn give(
+        &mut self,
+        steps: &[Step],
+        ops: &[Op],
+        (sequences, n): (&[&mut CudaSequence], usize),
+        now: &mut Option<(program::Part, Instant)>,
+    ) -> Result<()> {
         let loaded = Arc::clone(&self.loaded);
         let around = Around { loaded: &loaded, batch: &self.batch, sequences };
-        let start = Instant::now();
-        let mut steps = steps.iter().filter(|step| matches!(step, Step::Ngram { .. }));
-        steps.try_for_each(|step| self.runner.step(&around, step, self.batch.n))?;
-        if let Some(times) = &mut self.profile {
-            *times.entry(program::Part::Ngram).or_default() += start.elapsed();
+        for op in ops {
+            if let Op::Step(i) = op
+                && let Step::Begin(part) = &steps[*i]
+            {
+                if self.runner.watch.is_on() {
+                    self.runner.stream.synchronize()?;
+                    self.runner.watch.collect()?;
+                }
+                if let Some(times) = &mut self.profile {
+                    self.runner.stream.synchronize()?;
+                    let at = Instant::now();
+                    if let Some((before, since)) = now.replace((*part, at)) {
+                        *times.entry(before).or_default() += at - since;
+                    }
+                }
+            }
+            self.runner.op(&around, steps, op, n)?;
         }
+        Ok(())
+    }
+
+    /// The rows of a table that `step` takes, where it takes some.
+    fn gather(&mut self, step: Option<&Step>, sequences: &[&mut CudaSequence]) -> Result<()> {
+        let Some(Step::Ngram { hash, .. }) = step else { return Ok(()) };
+        let loaded = Arc::clone(&self.loaded);
+        self.runner.gather(&Around { loaded: &loaded, batch: &self.batch, sequences }, *hash)
+    }
+
+    /// Records what `steps` give to the card for `n` rows of tokens, and what `rest` gives it then.
+    pub(super) fn record(
+        &mut self,
+        steps: &[Step],
+        sequences: &[&mut CudaSequence],
+        n: usize,
+        rest: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<Recorded> {
+        let planned = self.planned(steps, n);
+        let stream = Arc::clone(&self.runner.stream);
+        let parts: Vec<_> = planned.parts().collect();
+        let mut recorded = Vec::with_capacity(parts.len());
+        if let Some(((before, last), first)) = parts.split_last() {
+            for (before, ops) in first {
+                let give = || self.give(steps, ops, (sequences, n), &mut None);
+                recorded.push((*before, Graph::record(&stream, give)?));
+            }
+            let all = || {
+                self.give(steps, last, (sequences, n), &mut None)?;
+                rest(self)
+            };
+            recorded.push((*before, Graph::record(&stream, all)?));
+        }
+        Ok(Recorded(recorded))
+    }
+
+    /// Gives the card part `part` of what was recorded of `steps`, where there are as many.
+    #[allow(unsafe_code, reason = "a launch")]
+    pub(super) fn launch(
+        &mut self,
+        recorded: &mut Recorded,
+        part: usize,
+        steps: &[Step],
+        sequences: &[&mut CudaSequence],
+    ) -> Result<()> {
+        let Some((before, graph)) = recorded.0.get_mut(part) else { return Ok(()) };
+        self.gather(before.map(|i| &steps[i]), sequences)?;
+        // SAFETY: as for each of the launches: addresses of tables are part of the shape that it was recorded for, all else
+        // stays where it is as long as this workspace.
+        unsafe { graph.launch(&self.runner.stream) }?;
         Ok(())
     }
 
@@ -187,11 +231,8 @@ impl CudaWorkspace {
         let loaded = Arc::clone(&self.loaded);
         let program = &loaded.program;
         let width = program.values(program.residual);
-        let all = rows.len() * width;
         let from = self.runner.buffers.at(program.residual) + (rows.start * width * 4) as u64;
-        let args = Args::at(&[from, self.runner.buffers.at(program.chosen)]);
-        let args = args.long(&[all, 0, 0, all, 0, 0]).int(&[1, 1, all]);
-        self.runner.launch(&loaded, "gantry_copy", [groups(all, EACH), 1, 1], &args)
+        self.copy(from, self.runner.buffers.at(program.chosen), rows.len() * width)
     }
 
     /// Brings the logits of `rows` rows here.
@@ -204,45 +245,79 @@ impl CudaWorkspace {
         Ok(())
     }
 
-    /// What a run of one token of each sequence may be recorded as; `None` where launches depend on more.
-    pub(super) fn shape(&self, spans: &[Span], wanted: &[Wanted], deciding: Deciding) -> Option<Shape> {
-        let one = spans.iter().all(|s| s.tokens == 1) && wanted.iter().all(|w| *w == Wanted::Last);
+    /// What a run may be recorded as: one of one token of each sequence, or of a window that is verified; `None` where
+    /// launches depend on more.
+    pub(super) fn shape(
+        &self,
+        list: List,
+        (spans, wanted): (&[Span], &[Wanted]),
+        sequences: &[&mut CudaSequence],
+        deciding: Deciding,
+    ) -> Option<Shape> {
         let program = &self.loaded.program;
-        let fixed = !program.body.iter().chain(&program.head).any(|step| {
-            // As many blocks as are complete, as many entries as there are.
-            matches!(step, Step::Compress { .. } | Step::Select { .. })
-        });
+        // As many blocks as are complete, as many entries as there are.
+        let lists = match (list, &program.draft) {
+            (List::Draft | List::KeepUp, Some(draft)) => [&draft.body, &draft.head],
+            _ => [&program.body, &program.head],
+        };
+        let mut steps = lists.into_iter().flatten();
+        let fixed = !steps.any(|step| matches!(step, Step::Compress { .. } | Step::Select { .. }));
         let watched = self.profile.is_some() || self.runner.watch.is_on() || self.loaded.routed.is_some();
         let longest = spans.iter().map(|s| s.start + s.tokens).max().unwrap_or(0);
+        let tokens = spans.iter().map(|s| s.tokens).sum();
+        let window = sequences.iter().map(|s| s.settings().window).max().unwrap_or(0);
+        let memory = match sequences {
+            [one] if window > 0 => one.memory().address(),
+            _ => 0,
+        };
+        let rows = match list {
+            List::Trunk if window == 0 || spans.len() > 1 => {
+                window == 0
+                    && spans.iter().all(|s| s.tokens == 1)
+                    && wanted.iter().all(|w| *w == Wanted::Last)
+            }
+            // A window, or a token by itself: every row has its logits.
+            List::Trunk => {
+                (1..=window).contains(&tokens) && wanted.iter().all(|w| w.rows(0, tokens).len() == tokens)
+            }
+            List::Draft | List::KeepUp => (1..=window).contains(&tokens),
+        };
         let tables = self.batch.address();
-        let shape = Shape { sequences: spans.len(), splits: splits(longest), tables, deciding };
-        (one && fixed && !watched && spans.len() <= HEAD_ROWS).then_some(shape)
+        let splits = splits(longest);
+        let shape = Shape { list, sequences: spans.len(), tokens, memory, splits, tables, deciding };
+        (rows && fixed && !watched && tokens <= HEAD_ROWS).then_some(shape)
     }
 
-    /// A run of one token of each sequence, recorded the first time.
-    #[allow(unsafe_code, reason = "a launch")]
-    fn replay(&mut self, shape: Shape, sequences: &[&mut CudaSequence]) -> Result<()> {
-        let n = shape.sequences;
-        let mut graph = match self.graphs.remove(&shape) {
-            Some(graph) => graph,
+    /// A run as it was recorded, which is done the first time.
+    pub(super) fn replay(&mut self, shape: Shape, sequences: &[&mut CudaSequence]) -> Result<()> {
+        let n = shape.tokens;
+        let loaded = Arc::clone(&self.loaded);
+        let program = &loaded.program;
+        let body = match (shape.list, &program.draft) {
+            (List::Draft | List::KeepUp, Some(draft)) => &draft.body,
+            _ => &program.body,
+        };
+        let mut recorded = match self.graphs.remove(&shape) {
+            Some(recorded) => recorded,
             None => {
                 if self.graphs.len() >= GRAPHS {
                     self.graphs.clear();
                 }
-                let loaded = Arc::clone(&self.loaded);
-                let (stream, this) = (Arc::clone(&self.runner.stream), &mut *self);
-                Graph::record(&stream, || {
-                    this.walk(&loaded.program.body, sequences, n)?;
-                    this.head(0..n)?;
-                    this.choice.give(&this.runner, &loaded, shape.deciding)
+                self.record(body, sequences, n, |this| match (shape.list, &program.draft) {
+                    (List::Draft, Some(draft)) => this.draft_head(draft),
+                    (List::KeepUp, _) => Ok(()),
+                    _ => {
+                        this.head(0..n)?;
+                        this.choice.give(&this.runner, &loaded, shape.deciding)
+                    }
                 })?
             }
         };
-        // SAFETY: as for each of the launches: addresses of tables are part of the shape, all else stays where it is as
-        // long as this workspace.
-        unsafe { graph.launch(&self.runner.stream) }?;
-        self.graphs.insert(shape, graph);
-        Ok(())
+        let mut parts = 0..recorded.parts();
+        let launched = parts.try_for_each(|part| self.launch(&mut recorded, part, body, sequences));
+        // Whatever came of the others, the card may be at the first.
+        self.graphs.insert(shape, recorded);
+        launched
     }
 
     /// Brings what was chosen; all logits where there was nothing to choose, so that the host says why.
@@ -275,16 +350,15 @@ impl CudaWorkspace {
         let loaded = Arc::clone(&self.loaded);
         let vocab = loaded.program.vocab;
         let (mut spans, mut tokens, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+        let mut drafting = Vec::with_capacity(parts.len());
         let mut sequences = Vec::with_capacity(parts.len());
         for part in parts {
             let sequence = own(part.sequence)?;
-            if part.drafting {
-                return Err(no_drafts());
-            }
             spans.push(Span { row: tokens.len(), tokens: part.tokens.len(), start: sequence.tokens.len() });
             tokens.extend_from_slice(part.tokens);
             sequence.tokens.extend_from_slice(part.tokens);
             wanted.push(part.wanted);
+            drafting.push(part.drafting);
             sequences.push(sequence);
         }
         if tokens.len() > self.most {
@@ -292,19 +366,17 @@ impl CudaWorkspace {
             return Err(RuntimeError::Setting(what));
         }
         self.batch.set(&loaded, &tokens, spans.clone(), &sequences, &self.runner.stream)?;
-        self.gather(&loaded.program.body, &sequences)?;
-        if let Some(shape) = self.shape(&spans, &wanted, deciding) {
-            self.replay(shape, &sequences)?;
-            if deciding != Deciding::All {
-                return Ok(());
-            }
-            self.bring(spans.len())?;
-            self.logits.chunks_exact(vocab).enumerate().for_each(|(i, row)| sink(i, row));
-            return Ok(());
+        let shape = self.shape(List::Trunk, (&spans, &wanted), &sequences, deciding);
+        match shape {
+            Some(shape) => self.replay(shape, &sequences)?,
+            None => self.walk(&loaded.program.body, &sequences, tokens.len())?,
         }
-        self.walk(&loaded.program.body, &sequences, tokens.len())?;
         for (i, (span, wanted)) in spans.iter().zip(wanted).enumerate() {
             let rows = wanted.rows(span.row, span.tokens);
+            // What was recorded has the logits of all rows.
+            if shape.is_some() {
+                continue;
+            }
             for first in rows.clone().step_by(HEAD_ROWS) {
                 let some = first..rows.end.min(first + HEAD_ROWS);
                 self.head(some.clone())?;
@@ -316,7 +388,22 @@ impl CudaWorkspace {
                 sink(i, &self.logits);
             }
         }
-        self.runner.stream.synchronize()?;
+        if shape.is_some() && deciding == Deciding::All {
+            self.bring(tokens.len())?;
+            let rows = |span: &Span| span.row * vocab..(span.row + span.tokens) * vocab;
+            spans.iter().enumerate().for_each(|(i, span)| sink(i, &self.logits[rows(span)]));
+        }
+        let drafts = drafting.contains(&true);
+        for ((span, sequence), drafting) in spans.iter().zip(sequences).zip(drafting) {
+            sequence.ran(span.start);
+            if drafting {
+                self.keep_up(sequence, *span, &tokens[span.row..][..span.tokens])?;
+            }
+        }
+        // Logits were waited for, and what is chosen is where it is taken.
+        if shape.is_none() || drafts {
+            self.runner.stream.synchronize()?;
+        }
         Ok(())
     }
 }
@@ -374,11 +461,15 @@ impl Workspace for CudaWorkspace {
         self.profile.iter().flatten().map(|(part, time)| (*part, *time)).collect()
     }
 
-    fn draft(&mut self, _: &mut dyn Sequence, _: u32, _: usize, _: &mut [f32]) -> Result<()> {
-        Err(no_drafts())
+    fn draft(&mut self, sequence: &mut dyn Sequence, token: u32, step: usize) -> Result<u32> {
+        let loaded = Arc::clone(&self.loaded);
+        let _used = loaded.used.read().unwrap_or_else(PoisonError::into_inner);
+        self.propose(own(sequence)?, token, step)
     }
 
-    fn accept(&mut self, _: &mut dyn Sequence, _: &[u32], _: usize) -> Result<()> {
-        Err(no_drafts())
+    fn accept(&mut self, sequence: &mut dyn Sequence, tokens: &[u32], kept: usize) -> Result<()> {
+        let loaded = Arc::clone(&self.loaded);
+        let _used = loaded.used.read().unwrap_or_else(PoisonError::into_inner);
+        self.take_back(own(sequence)?, tokens, kept)
     }
 }

@@ -31,7 +31,7 @@ pub enum CudaError {
         needs: i32,
     },
     /// No such card.
-    #[error("cuda:{card}: there are {count} cards here, from cuda:0; `gantry-run devices` lists them")]
+    #[error("cuda:{card}: there {} here, from cuda:0; `gantry-run devices` lists them", if *count == 1 { "is 1 card".into() } else { format!("are {count} cards") })]
     NoCard {
         /// The one that was asked for.
         card: usize,

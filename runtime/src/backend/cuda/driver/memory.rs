@@ -172,6 +172,11 @@ impl Pinned {
 }
 
 impl Pinned {
+    /// Where it is, for who sees it as something else than bytes.
+    pub(super) fn expose(&self) -> usize {
+        self.bytes.as_ptr().expose_provenance()
+    }
+
     /// Where it is, for kernels too: a card writes to it across the bus.
     pub(crate) fn address(&self) -> u64 {
         self.bytes.as_ptr().addr() as u64

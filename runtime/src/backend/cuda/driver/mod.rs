@@ -13,6 +13,7 @@ mod module;
 mod staged;
 mod stream;
 mod tensor_map;
+mod words;
 
 pub(crate) use context::Context;
 pub use context::{CardInfo, cards};
@@ -25,3 +26,4 @@ pub(crate) use module::{Arg, Function, Module, Start};
 pub(crate) use staged::Staged;
 pub(crate) use stream::{Event, Stream};
 pub(crate) use tensor_map::TensorMap;
+pub(crate) use words::SharedWords;

@@ -11,6 +11,7 @@ use crate::backend::Settings;
 use crate::backend::cuda::batch::{Batch, Span};
 use crate::backend::cuda::buffers::Buffers;
 use crate::backend::cuda::driver::{Context, CublasLt, DeviceMemory, Graph, Staged, Stream};
+use crate::backend::cuda::gather::Gathered;
 use crate::backend::cuda::loaded::Loaded;
 use crate::backend::cuda::sequence::CudaSequence;
 use crate::backend::cuda::steps::{Around, Runner};
@@ -18,6 +19,7 @@ use crate::backend::cuda::watch::Watch;
 use crate::backend::cuda::workspace::{most_tokens, partials};
 use crate::load::Weights;
 use crate::model::program::{BufferId, Format, Step};
+use gantry_kernels::cpu::Pool;
 use std::sync::Arc;
 
 /// Microseconds of a launch from which on each has a graph of its own: replaying all copies would take too long, and
@@ -37,6 +39,8 @@ const KEPT: [u32; 2] = [0x83ff_83ff, 0x2c00_2c00];
 pub(super) struct Cases<'a> {
     // First to go: its stream is waited for then.
     runner: Runner,
+    /// Made-up ids on their way.
+    staged: Staged,
     sequence: Option<CudaSequence>,
     batch: Batch,
     loaded: Loaded,
@@ -65,17 +69,30 @@ impl<'a> Cases<'a> {
         let buffers = Buffers::new(context, &program.buffers, most)?;
         let partial = DeviceMemory::new(context, partials(&program, &settings, most), "partial results")?;
         let ids = Ids::of(&program);
-        let weights = (Arc::new(Weights::none()), Arc::new(vec![arena]));
-        let loaded = Loaded::new(0, program, weights, None)?;
+        let weights = (Arc::new(Weights::none()), Arc::new(vec![arena]), false);
+        let loaded = Loaded::new(0, program, weights, (None, Arc::new(Pool::new(1))))?;
         let batch = Batch::new(&loaded)?;
         let kept = !loaded.program.kept.is_empty();
         let sequence =
             kept.then(|| CudaSequence::new(context, &loaded.aside, &loaded.program, &settings, |_| true));
         let sequence = sequence.transpose()?;
-        let staged = Staged::new(context, "rows of a table")?;
-        let runner = Runner { stream, buffers, partial, staged, exchange: None, watch: Watch::default() };
-        let cases =
-            Self { runner, sequence, batch, loaded, groups, tokens, lengths, ids, region, settings, options };
+        let staged = Staged::new(context, "ids of experts")?;
+        let gathered = Gathered::new(&loaded, most)?;
+        let runner = Runner { stream, buffers, partial, gathered, exchange: None, watch: Watch::default() };
+        let cases = Self {
+            runner,
+            staged,
+            sequence,
+            batch,
+            loaded,
+            groups,
+            tokens,
+            lengths,
+            ids,
+            region,
+            settings,
+            options,
+        };
         cases.fill_buffers(most)?;
         Ok(cases)
     }
@@ -175,7 +192,7 @@ impl<'a> Cases<'a> {
         for (id, ids) in self.ids.made_up(&self.loaded.program, n, length) {
             let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
             let runner = &mut self.runner;
-            runner.buffers.write(id, &bytes, (&mut runner.staged, &runner.stream))?;
+            runner.buffers.write(id, &bytes, (&mut self.staged, &runner.stream))?;
             counts.push((id, distinct(&ids)));
         }
         Ok(counts)

@@ -166,7 +166,7 @@ impl KernelBench {
         let context = context.max(1);
         let settings = Settings { context, batch: context.min(stretched::BATCH), kv: options.kv, window: 0 };
         let program = model::plan(container, context)?;
-        limits::check(&program, &settings)?;
+        limits::check(&program, &settings, 1)?;
         let stretched = Stretched::of_model(container, program, (self.budget()?, options))?;
         Cases::new((&self.context, settings), stretched, options)?.run(self.library.as_ref().ok(), each)
     }
