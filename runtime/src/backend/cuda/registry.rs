@@ -74,9 +74,9 @@ const FEW: usize = 8;
 const DECODED: usize = 128;
 /// Most tokens for which weights in BF16 do so: they are read once for every 16 of them.
 const DECODED_BF16: usize = super::plan::FEW;
-/// From how many weights on such kernels are known to do better than portable ones. What they cost at least, whatever the size, is
+/// From how many weights on such kernels were seen to do better than portable ones: what they cost at least, whatever the size, is
 /// the start of a group on each multiprocessor with all of its shared memory.
-const LARGE: usize = 1 << 22;
+const LARGE: usize = 2560 * 4096;
 /// From how many rows on groups of fewer warps, or of more rows, do better.
 const MANY: usize = 4224;
 /// Most tokens of which experts are multiplied in small tiles: there are few of each expert then.
@@ -475,7 +475,7 @@ mod tests {
         for n in [1, 4, 5, 8, 9, 32, 33, 4096] {
             // Rows that are not whole pieces of 16 bytes.
             assert_eq!(bf16([5000, 1001], n), ("gantry_gemm_bf16", false));
-            let large = bf16([5000, 1000], n);
+            let large = bf16([12_000, 1000], n);
             assert_eq!(large.1, n <= 32, "{n} tokens: {large:?}");
             assert_ne!(large.0, "gantry_gemm_bf16", "{n} tokens");
         }
