@@ -70,9 +70,8 @@ struct group {
     static constexpr uint RUN = INT8 && D >= 128 ? 16 : 8;
     static constexpr uint RUNS = D / (8 * RUN);
     static constexpr uint WIDE = D + 2;
-    // Before sm_90 the compiler needs more registers for the same.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-    static constexpr bool SPARING = D == 256;
+    static constexpr bool SPARING = D == 256;  // The compiler needs more registers there.
 #else
     static constexpr bool SPARING = false;
 #endif
@@ -111,7 +110,6 @@ struct group {
         uint base;
         uint capacity;
         uint last;
-
         // The row of a key; of the last one for those after it, whose weight is 0.
         DEVICE_MEMBER uint row(uint key) const {
             const uint at = base + (key < last ? key : last);
@@ -327,8 +325,7 @@ struct group {
         }
     }
 
-    // What a warp has of a group's keys. One step's products are made while another's become weights, where registers
-    // suffice.
+    // What a warp has of a group's keys. One step is multiplied while another becomes weights, where registers suffice.
     DEVICE_MEMBER static void go_through(sums_of &o, const shared &s, const rows &from, keys &k, values &v, uint all) {
         uint step = LID / 32 * KEYS;
         if (step >= all) return;
@@ -404,7 +401,6 @@ struct group {
         if (!SPARING) load(v, from, warp * KEYS);
         bring_queries(s, r.q + GROUP_X * r.q_row + r.q_start + (ulong)head * D, count, r.scale);
         __syncthreads();
-
         sums_of o;
         o.top = FROM_BITS((127 - 24) << 23);
         UNROLL for (uint n = 0; n < TILES; n++) {
@@ -414,7 +410,6 @@ struct group {
             UNROLL for (uint i = 0; i < RUNS * (RUN / 2) * 4; i++) o.out[n][i / (2 * RUN)][i / 4 % (RUN / 2)][i % 4] = 0.0f;
         }
         go_through(o, s, from, k, v, all);
-
         // The warps' maxima, then what they have, brought to the same one.
         UNROLL for (uint n = 0; n < TILES; n++) {
             const float sum = sum_of_row(o.sum[n]);
