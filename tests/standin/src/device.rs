@@ -13,6 +13,10 @@ const NAME: &[u8] = b"Stand-in\0";
 const PROCESSORS: c_int = 16;
 const MAJOR: c_int = 75;
 const MINOR: c_int = 76;
+const SHARED: c_int = 97;
+
+/// Bytes of shared memory that a group may have: of Hopper.
+pub(crate) const MOST_SHARED: c_int = 232_448;
 
 impl Driver {
     /// The card that a device number stands for.
@@ -83,6 +87,7 @@ unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, d
         driver.card(device)?;
         let found = match attribute {
             PROCESSORS => 2,
+            SHARED => MOST_SHARED,
             MAJOR => driver.settings.generation / 10,
             MINOR => driver.settings.generation % 10,
             _ => return Err(INVALID_VALUE),

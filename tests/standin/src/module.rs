@@ -2,12 +2,15 @@
 
 use crate::blake3_kernel;
 use crate::code::{Code, INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED};
+use crate::device::MOST_SHARED;
 use crate::driver::{Driver, Function, call, call_to_free, give};
 use crate::sample_kernels;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-/// `CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK`.
+/// `CU_FUNC_ATTRIBUTE_…`: threads of a group, shared memory that a kernel declares, and that it may have beside.
 const MOST_THREADS: c_int = 0;
+const OWN_SHARED: c_int = 1;
+const MORE_SHARED: c_int = 8;
 
 /// What a fat binary begins with.
 const FAT_BINARY: u32 = 0xba55_ed50;
@@ -115,11 +118,58 @@ unsafe extern "C" fn cuFuncGetAttribute(value: *mut c_int, attribute: c_int, fun
         if !driver.functions.contains_key(&function) {
             return Err(INVALID_HANDLE);
         }
-        if attribute != MOST_THREADS {
+        let found = match attribute {
+            MOST_THREADS => blake3_kernel::GROUP as c_int,
+            OWN_SHARED => 0,
+            _ => return Err(INVALID_VALUE),
+        };
+        // SAFETY: the caller's pointer, to one number.
+        unsafe { give(value, found) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuFuncSetAttribute(function: usize, attribute: c_int, value: c_int) -> i32 {
+    call("cuFuncSetAttribute", |driver| {
+        if !driver.functions.contains_key(&function) {
+            return Err(INVALID_HANDLE);
+        }
+        match attribute == MORE_SHARED && (0..=MOST_SHARED).contains(&value) {
+            true => Ok(()),
+            false => Err(INVALID_VALUE),
+        }
+    })
+}
+
+/// No kernel that takes such a map is computed here: it is checked, and says where the matrix lies.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuTensorMapEncodeTiled(
+    map: *mut [u64; 16],
+    _kind: c_int,
+    rank: c_uint,
+    address: u64,
+    _sizes: *const u64,
+    strides: *const u64,
+    tile: *const c_uint,
+    _steps: *const c_uint,
+    _interleave: c_int,
+    _swizzle: c_int,
+    _promotion: c_int,
+    _fill: c_int,
+) -> i32 {
+    call("cuTensorMapEncodeTiled", |_| {
+        if rank != 2 || !address.is_multiple_of(16) {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: the caller's pointer, to one number.
-        unsafe { give(value, blake3_kernel::GROUP as c_int) }
+        // SAFETY: the caller's pointers: one stride, and two sizes of a tile.
+        let (stride, tile) = unsafe { (strides.read(), [tile.read(), tile.add(1).read()]) };
+        if !stride.is_multiple_of(16) || tile.iter().any(|n| *n == 0 || *n > 256) {
+            return Err(INVALID_VALUE);
+        }
+        let mut words = [0; 16];
+        words[0] = address;
+        // SAFETY: the caller's pointer, to one map.
+        unsafe { give(map, words) }
     })
 }
 

@@ -5,7 +5,7 @@ use super::{Context, CudaError};
 use cudarc::driver::sys;
 use std::sync::Arc;
 
-/// A matrix and its tiles, as the driver writes it for a kernel (`tensor_map` of `kernels/cuda/warpgroup.cuh`). What lies past the
+/// A matrix and its tiles, as the driver writes it for a kernel (`tensor_map` of `kernels/cuda/resident.cuh`). What lies past the
 /// matrix's end is zeros in a tile.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TensorMap(pub(super) sys::CUtensorMap);
