@@ -23,6 +23,7 @@ fn main() {
     if env::var_os("CARGO_FEATURE_CUDA").is_none() {
         return;
     }
+    println!("cargo:rustc-env=GANTRY_CUDA_COMPILED={}", targets().join(" "));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("kernels.fatbin");
     match nvcc() {
         Some(nvcc) => once(&nvcc, &out),

@@ -110,8 +110,8 @@ struct product {
         }
     }
 
-    // Multiplies by tokens: x, the quants of token `lane / 4`; e, the scales of token 2 (lane % 4), those of one more e1 further.
-    // Any token may stand for those that there are not. `pairs`: the order nv_a64.
+    // Multiplies by tokens: x, the quants of token `lane / 4`; e, the scales of token 2 (lane % 4), those of one more e1 further
+    // (rows of tokens ascend). Any token may stand for those that there are not. `pairs`: the order nv_a64.
     DEVICE_MEMBER void run(room &space, const uchar *x, const float *e, uint e1, bool pairs) {
         if (!CHANNEL || !pairs) whole ? part<true, false>(space, x, e, e1) : part<false, false>(space, x, e, e1);
         else whole ? part<true, true>(space, x, e, e1) : part<false, true>(space, x, e, e1);

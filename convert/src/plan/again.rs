@@ -109,6 +109,7 @@ impl Plan {
             placement,
             skeleton: places.skeleton,
             context,
+            kv: options.cards.kv,
             warnings: manifest.warnings.clone(),
             notes: Vec::new(),
         };

@@ -26,6 +26,7 @@ pub(crate) use route::{Replicas, Route, chunk_elements};
 pub(crate) use table::table;
 
 use crate::encoding::Encoding;
+use crate::kv::KvType;
 use crate::recipe::{Recipe, Want};
 use anyhow::Result;
 use cards::Beside;
@@ -194,6 +195,8 @@ pub(crate) struct Plan {
     pub(crate) skeleton: Skeleton,
     /// Context length of the KV cache estimate.
     pub(crate) context: Option<u64>,
+    /// Type of that cache.
+    pub(crate) kv: KvType,
     /// Worth telling, and recorded in the manifest.
     pub(crate) warnings: Vec<String>,
     /// Worth telling.
@@ -273,6 +276,7 @@ impl Plan {
             placement,
             skeleton: places.skeleton,
             context,
+            kv: options.cards.kv,
             warnings,
             notes,
         })
@@ -298,8 +302,8 @@ impl Plan {
     }
 }
 
-/// What to tell of a target that is not this processor: that the CPU runs it for now, and which layouts its kernels are
-/// not meant to read.
+/// What to tell of a target that is not this processor: that the CPU runs it where there is no backend yet, and which layouts
+/// its kernels are not meant to read.
 fn foreign(target: &Target, layouts: &[Layout]) -> Vec<String> {
     if target.family() == "cpu" {
         let own = |l: &&Layout| matches!(l, Layout::I8 { order, .. } if *order != target.order("", Scales::Block32));
@@ -309,8 +313,11 @@ fn foreign(target: &Target, layouts: &[Layout]) -> Vec<String> {
         }
         return vec![format!("{} is another target's order, which the CPU reads slower", slow.join(", "))];
     }
-    let mut out =
-        vec![format!("gantry-run has no {} backend yet; it runs this on the CPU, slower", target.family())];
+    let mut out = Vec::new();
+    if target.family() != "cuda" {
+        let family = target.family();
+        out.push(format!("gantry-run has no {family} backend yet; it runs this on the CPU, slower"));
+    }
     let odd: Vec<String> = layouts.iter().filter(|l| !target.takes(**l)).map(Layout::to_string).collect();
     if !odd.is_empty() {
         let text = format!(

@@ -188,8 +188,7 @@ pub(crate) fn summary(plan: &Plan) -> String {
         out.push('\n');
     };
     if let Some(n) = plan.context.filter(|_| plan.cards.iter().any(|c| c.kv_bytes.is_some())) {
-        let kv = plan.placement.section.as_ref().map_or("f32", |s| s.kv.as_str());
-        line("context", format!("{n}, the KV cache in {kv}"));
+        line("context", format!("{n}, the KV cache in {}", plan.kv.name()));
     }
     let Some(section) = &plan.placement.section else { return out };
     if section.reserve > 0 {

@@ -349,7 +349,7 @@ pub(crate) enum Kv {
     F32,
     /// Half the memory, small differences.
     F16,
-    /// A quarter of the memory: a scale for each row of a head.
+    /// A quarter of the memory of keys and values: a scale for each row of a head. Not with compressed attention (deepseek4).
     Int8,
 }
 

@@ -96,7 +96,9 @@ pub(super) fn restore(sequence: &mut CpuSequence, saved: &[u8]) -> Result<()> {
                 State::Delta(state) => state.restore(position, bytes),
             };
         if !fits {
-            return options("what it keeps is of another shape, as with another --kv");
+            return options(
+                "what it keeps is of another shape, as with another --kv, or drafts (--spec) where there were none",
+            );
         }
     }
     if !rest.is_empty() || !fresh.goes_on(tokens.len()) {

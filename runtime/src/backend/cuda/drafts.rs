@@ -111,9 +111,10 @@ impl CudaWorkspace {
         tokens: &[u32],
         kept: usize,
     ) -> Result<()> {
-        let start = sequence.tokens.len() - tokens.len();
-        if !sequence.take_back(start + kept) {
-            return Err(RuntimeError::Setting("a draft longer than what a sequence can take back".into()));
+        let long = || RuntimeError::Setting("a draft longer than what a sequence can take back".into());
+        let start = sequence.tokens.len().checked_sub(tokens.len()).ok_or_else(long)?;
+        if kept > tokens.len() || !sequence.take_back(start + kept) {
+            return Err(long());
         }
         self.keep_up(sequence, Span { row: 0, tokens: kept, start }, &tokens[..kept])?;
         Ok(self.runner.stream.synchronize()?)

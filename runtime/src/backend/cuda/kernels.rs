@@ -64,7 +64,9 @@ impl Kernels {
         let function = self.function(name, &group)?;
         let all = function.group();
         let threads = group.threads.and_then(|n| u32::try_from(n).ok()).map_or(all, |n| n.min(all));
-        let shared = u32::try_from(group.shared).unwrap_or(u32::MAX).max(room(name)).min(function.shared());
+        // These take what there is; of others the driver refuses a launch with less than they need.
+        let most = if name.contains("bf16") { function.shared() } else { u32::MAX };
+        let shared = u32::try_from(group.shared).unwrap_or(u32::MAX).max(room(name).min(most));
         // Sizes of buffers are below 2^31, so that counts of groups fit.
         let grid = grid.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
         // SAFETY: the caller's promise.

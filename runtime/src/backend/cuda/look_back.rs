@@ -6,6 +6,7 @@ use super::kernels::{Args, groups};
 use super::loaded::wrong;
 use super::sequence::kept_type;
 use super::steps::{Around, EACH, Runner};
+use super::undo;
 use crate::backend::{KvType, Settings, no_int8_entries};
 use crate::model::program::{CacheShape, DeltaShape, Kept, KeptId, KeyHeads, Pieces, Pool, Program, Step};
 use crate::{Result, RuntimeError};
@@ -25,7 +26,12 @@ pub(super) fn cache_of(program: &Program, id: KeptId) -> Result<CacheShape> {
 pub(super) fn partial_bytes(step: &Step, program: &Program, settings: &Settings, tokens: usize) -> u64 {
     let floats = match step {
         Step::Attention { .. } => return attend::partial_bytes(step, program, settings, tokens),
-        Step::DeltaNet { shape, .. } => 2 * shape.key_heads * shape.dim + 2 * shape.value_heads,
+        Step::DeltaNet { shape, .. } => {
+            // What tokens that are repeated bring forth goes there too.
+            let repeated = undo::output_bytes(*shape, settings.window);
+            let floats = 2 * shape.key_heads * shape.dim + 2 * shape.value_heads;
+            return (floats as u64).saturating_mul(4 * tokens as u64).saturating_add(512).max(repeated);
+        }
         Step::Select { selection, .. } => settings.context / selection.ratio + 1,
         _ => 0,
     };

@@ -187,6 +187,10 @@ impl CudaSequence {
     /// A run has taken the tokens from position `start` on.
     pub(super) fn ran(&mut self, start: usize) {
         let end = self.tokens.len();
+        if end == start {
+            // What is still to be repeated stays so.
+            return;
+        }
         self.at = if end - start <= self.settings.window { start } else { end };
     }
 
@@ -323,7 +327,7 @@ impl CudaSequence {
         }
         let (shape, rest) = rest.split_first_chunk::<32>().ok_or_else(shorter)?;
         if *shape != self.shape() {
-            return Err(SavedFault::Options("what is kept has another shape").into());
+            return Err(SavedFault::Options("what is kept has another shape, as with another --kv, or drafts (--spec) where there were none").into());
         }
         let (numbers, rest) = rest.split_first_chunk::<24>().ok_or_else(shorter)?;
         let mut numbers = numbers.as_chunks().0.iter().map(|b| usize::try_from(u64::from_le_bytes(*b)));

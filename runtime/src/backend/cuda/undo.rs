@@ -48,6 +48,11 @@ impl Undo {
     }
 }
 
+/// Bytes of the output of `window` tokens of a delta net.
+pub(super) fn output_bytes(shape: DeltaShape, window: usize) -> u64 {
+    [shape.value_heads, shape.dim].iter().fold(4 * window as u64, |n, m| n.saturating_mul(*m as u64))
+}
+
 impl Runner {
     /// A delta net for sequences with a window.
     pub(super) fn delta_undoable(&self, around: &Around<'_, '_>, step: &Step) -> Result<()> {
@@ -72,19 +77,20 @@ impl Runner {
         let values = |id| loaded.program.values(id);
         let row = |id| self.buffers.at(id) + (span.row * values(id) * 4) as u64;
         let grouped = usize::from(keys == KeyHeads::Grouped);
-        let net = |from: [u64; 3], states: [u64; 2], spans: [u64; 3]| {
+        let net = |from: [u64; 3], states: [u64; 2], spans: [u64; 3], y: u64| {
             let [qk, gates, qkv] = from;
             let [before, after] = states;
             let [first, tokens, start] = spans;
-            let addresses = [qk, gates, qkv, 0, before, after, first, tokens, start, row(*y)];
+            let addresses = [qk, gates, qkv, 0, before, after, first, tokens, start, y];
             let args = Args::at(&addresses).int(&[key_heads, value_heads, dim, grouped]);
             self.launch(loaded, "gantry_delta_net", [groups(dim, COLUMNS), value_heads, 1], &args)
         };
         let slots = batch.undo_spans(slot);
         let (kept, after) =
             (batch.kept(*state) + slot as u64 * 8, batch.kept_after(*state) + slot as u64 * 8);
-        // Its output is nobody's, and written over by that of the tokens that come.
-        net([undo.qk, undo.gates, undo.qkv], [kept, kept], [slots.first, slots.repeat, slots.repeat_start])?;
+        // Its output is nobody's: there may be more of these tokens than of those that come.
+        let repeated = [slots.first, slots.repeat, slots.repeat_start];
+        net([undo.qk, undo.gates, undo.qkv], [kept, kept], repeated, self.partial.address())?;
 
         let few = span.tokens <= sequence.settings().window;
         let (qk, gates) = match few {
@@ -113,6 +119,6 @@ impl Runner {
             let args = Args::at(&[row(*qkv), undo.qkv]).long(&[all, 0, 0, all, 0, 0]).int(&[1, 1, all]);
             self.launch(loaded, "gantry_copy", [groups(all, EACH), 1, 1], &args)?;
         }
-        net([qk, gates, row(*qkv)], [kept, after], [slots.first, slots.tokens, slots.start])
+        net([qk, gates, row(*qkv)], [kept, after], [slots.first, slots.tokens, slots.start], row(*y))
     }
 }
