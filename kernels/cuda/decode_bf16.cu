@@ -6,6 +6,7 @@
 //
 // Sums: of 64 columns by matrix instructions, the smallest parts first; four of these, (0 + 1) + (2 + 3); all of a row's, ascending.
 // The order depends on nothing but the columns: a token has the same bits in any batch.
+#include "barrier.cuh"
 #include "bf16.cuh"
 
 namespace decode_bf16 {
@@ -32,12 +33,13 @@ constexpr bool IN_BULK = false;
 // Bytes that come by themselves, counted where they arrive.
 DEVICE void count_from(uint counter) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\tfence.mbarrier_init.release.cluster;" ::"r"(counter) : "memory");
+    barrier::barrier_start(counter, 1);
+    barrier::barriers_started();
 #endif
 }
 DEVICE void expect(uint counter, uint bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(counter), "r"(bytes) : "memory");
+    barrier::barrier_expect(counter, bytes);
 #endif
 }
 DEVICE void bring(uint to, const float *from, uint bytes, uint counter) {
@@ -50,11 +52,7 @@ DEVICE void bring(uint to, const float *from, uint bytes, uint counter) {
 // Waits for all bytes of a phase, by whether its number is odd.
 DEVICE void wait_for(uint counter, uint odd) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("{\n\t.reg .pred done;\n\t"
-                 "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
-                 "@!done bra again;\n\t}" ::"r"(counter),
-                 "r"(odd)
-                 : "memory");
+    barrier::barrier_wait(counter, odd);
 #endif
 }
 // What was read in shared memory may be written by copies in bulk.

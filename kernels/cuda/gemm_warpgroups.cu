@@ -9,7 +9,7 @@ namespace warpgroup {
 // A scale per row. PAIRS: the order nv_a64, else nv_a32.
 template <uint TOKENS_, bool PAIRS>
 struct channel {
-    static constexpr uint TOKENS = TOKENS_, COLUMNS = SPAN;
+    static constexpr uint TOKENS = TOKENS_;
     static constexpr uint B_BYTES = TOKENS * SPAN, A_BYTES = ROWS * SPAN, STAGE = A_BYTES + B_BYTES;
     static constexpr uint STAGES = TOKENS == 256 ? 4 : 6;
     // Stages, scales of activations of two tiles, barriers.
@@ -87,7 +87,7 @@ struct channel {
             release(empty + 8 * before);
             // Scales that were brought are seen by all; those of the next tile go elsewhere.
             consumers_barrier();
-            to.template store<TOKENS / 2>(t.token + lane % 4 * 2, [&](uint j, uint k, uint r) {
+            to.template store<TOKENS>(t.token + lane % 4 * 2, [&](uint j, uint k, uint r) {
                 return MUL(MUL((float)sums[4 * j + 2 * r + k], dx[lane % 4 * 2 + 8 * j + k]), d[r]);
             });
             dx = dx == (float *)(room + SCALES) ? dx + TOKENS : dx - TOKENS;

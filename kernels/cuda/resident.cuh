@@ -4,6 +4,7 @@
 #ifndef GANTRY_RESIDENT_CUH
 #define GANTRY_RESIDENT_CUH
 
+#include "barrier.cuh"
 #include "mma.cuh"
 
 // Only code for sm_90a has all of these instructions.
@@ -46,27 +47,10 @@ struct gemm_input {
 
 #ifdef GANTRY_RESIDENT
 
+using namespace barrier;
+
 // Columns of a stage.
 constexpr uint SPAN = 128;
-
-// Barriers: `count` arrivals and all bytes that were announced complete a phase.
-DEVICE void barrier_start(uint barrier, uint count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-DEVICE void barrier_expect(uint barrier, uint bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-DEVICE void barrier_arrive(uint barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// Waits for the end of the phase of this parity.
-DEVICE void barrier_wait(uint barrier, uint parity) {
-    asm volatile("{.reg .pred p; w: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n\t@!p bra w;}" ::"r"(barrier),
-                 "r"(parity)
-                 : "memory");
-}
-// Barriers that were started are seen by copies.
-DEVICE void barriers_started() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 // Copies the tile of a map that begins at (column, row).
 DEVICE void copy_tile(uint to, const tensor_map &map, uint column, uint row, uint barrier) {
@@ -118,7 +102,7 @@ struct place {
     }
 };
 
-// What is stored, of both layouts: sums[4 * j + 2 * r + k] of row + 8 r by token + 8 j + k.
+// What is stored: rows `row` and 8 more.
 struct output {
     const gemm_input &o;
     uint row;
@@ -134,11 +118,12 @@ struct output {
             bias[r] = o.bias && is[r] ? o.bias[row + 8 * r] : -0.0f;
         }
     }
-    template <int COUNT, typename ValueOf>
+    // value_of(j, k, r) is of row + 8 r and token + 8 j + k; TOKENS of a tile.
+    template <uint TOKENS, typename ValueOf>
     DEVICE_MEMBER void store(uint token, ValueOf value_of) const {
         float *y = o.y + token * o.y_row + o.y_start + row;
         UNROLL
-        for (uint j = 0; j < COUNT / 4; j++) {
+        for (uint j = 0; j < TOKENS / 8; j++) {
             UNROLL
             for (uint k = 0; k < 2; k++) {
                 const bool there = token + 8 * j + k < o.n;
@@ -159,8 +144,7 @@ struct maps {
     const tensor_map &tokens;
 };
 
-// Has the stages of all tiles copied, weights and after them activations, so many columns of all tokens at once; what lies past the
-// last row, token and column is zeros.
+// Has the stages of all tiles copied, weights and after them activations; what lies past the last row, token and column is zeros.
 template <typename P>
 DEVICE void copy_all(const maps &m, const gemm_input &o, const typename P::tiles &w, uint base, uint full, uint empty) {
     place<P::STAGES> p;
@@ -172,10 +156,7 @@ DEVICE void copy_all(const maps &m, const gemm_input &o, const typename P::tiles
             barrier_wait(empty + 8 * p.slot, p.parity ^ 1);
             barrier_expect(full + 8 * p.slot, P::A_BYTES + P::B_BYTES);
             copy_tile(to, m.weights, 2 * column, t.row / 16, full + 8 * p.slot);
-            UNROLL
-            for (uint k = 0; k < SPAN; k += P::COLUMNS) {
-                copy_tile(to + P::A_BYTES + k * P::TOKENS, m.tokens, column + k, t.token, full + 8 * p.slot);
-            }
+            copy_tile(to + P::A_BYTES, m.tokens, column, t.token, full + 8 * p.slot);
             p.next();
         }
     }

@@ -358,6 +358,22 @@ DEVICE float max_of_256(LOCAL float *room, float x) {
     BARRIER();
     return most;
 }
+/* The largest magnitude of x[0 .. len], as bits, for every member of a group of `members`, a power of two: NaN, as an integer,
+ * is above all. `room` holds a word for each of them. */
+DEVICE uint most_of_row(LOCAL uint *room, uint members, GLOBAL const float *x, uint len) {
+    uint most = 0;
+    for (uint i = LID; i < len; i += members) {
+        const uint size = BITS(x[i]) & 0x7fffffffu;
+        most = size > most ? size : most;
+    }
+    room[LID] = most;
+    BARRIER();
+    for (uint step = members / 2; step > 0; step /= 2) {
+        if (LID < step && room[LID + step] > room[LID]) room[LID] = room[LID + step];
+        BARRIER();
+    }
+    return room[0];
+}
 /* room[256 * o] = the sum of room[256 * o ..][256], for `outputs` of them, written by members before. */
 DEVICE void sums_of_256(LOCAL float *room, uint outputs) {
     BARRIER();

@@ -37,18 +37,7 @@ gantry_quantize_i8(GLOBAL const float *RESTRICT x, GLOBAL signed char *RESTRICT 
     const uint row = GROUP_X;
     x += (ulong)row * width;
     q += (ulong)row * width;
-    uint most = 0;
-    for (uint i = LID; i < width; i += QUANTIZE_GROUP) {
-        const uint size = BITS(x[i]) & 0x7fffffffu;
-        most = size > most ? size : most;
-    }
-    room[LID] = most;
-    BARRIER();
-    for (uint half_of = QUANTIZE_GROUP / 2; half_of > 0; half_of /= 2) {
-        if (LID < half_of && room[LID + half_of] > room[LID]) room[LID] = room[LID + half_of];
-        BARRIER();
-    }
-    const float largest = FROM_BITS(room[0]);
+    const float largest = FROM_BITS(most_of_row(room, QUANTIZE_GROUP, x, width));
     const float d = DIV(largest, 127.0f), inverse = DIV(1.0f, d);
     const uint lost = !is_finite(largest) || !is_finite(inverse);
     for (uint i = LID; i < width; i += QUANTIZE_GROUP) {

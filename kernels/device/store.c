@@ -49,23 +49,11 @@ gantry_store_i8(GLOBAL const float *RESTRICT x, GLOBAL uchar *RESTRICT states, G
                 GLOBAL const uint *RESTRICT positions, GLOBAL const uint *RESTRICT slots, ulong row, ulong key_start,
                 ulong value_start, ulong capacity, uint n, uint key_values, uint value_values, uint heads) {
     BEGIN();
-    SHARED(uint, most, STORE_ROW);
+    SHARED(uint, room, STORE_ROW);
     const uint t = GROUP_Y, values = GROUP_X >= heads, head = values ? GROUP_X - heads : GROUP_X;
     const uint key_len = key_values / heads, value_len = value_values / heads, len = values ? value_len : key_len;
     x += t * row + (values ? value_start : key_start) + (ulong)head * len;
-    uint high = 0;
-    for (uint i = LID; i < len; i += STORE_ROW) {
-        /* As integers NaN is above all. */
-        const uint bits = BITS(x[i]) & 0x7fffffffu;
-        high = bits > high ? bits : high;
-    }
-    most[LID] = high;
-    BARRIER();
-    for (uint step = STORE_ROW / 2; step > 0; step /= 2) {
-        if (LID < step && most[LID + step] > most[LID]) most[LID] = most[LID + step];
-        BARRIER();
-    }
-    const ushort bits = scale_of_int8(FROM_BITS(most[0]));
+    const ushort bits = scale_of_int8(FROM_BITS(most_of_row(room, STORE_ROW, x, len)));
     const float scale = from_half(bits);
     const kept_planes planes = planes_of_int8(capacity, heads, key_len, value_len, value_values == 0);
     const ulong at = (ulong)ring_row(positions[t], capacity) * heads + head;

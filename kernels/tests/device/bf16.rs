@@ -5,8 +5,9 @@ use gantry_formats::block::GgmlType;
 use gantry_formats::layout::Layout;
 use half::bf16;
 
-use crate::launch::{Arg, groups, launch, maybe, on_a_card, read, write};
+use crate::launch::{Arg, groups, launch, maybe, on_a_card, read, u32s, write};
 use crate::matrices::Stored;
+use crate::mma::grouped;
 use crate::random::{Rng, assert_same, poison};
 
 const LAYOUT: Layout = Layout::Raw(GgmlType::BF16);
@@ -203,24 +204,6 @@ fn a_thousand_repetitions_have_the_same_bits() {
             assert_same(&case.run(kernel, grid, tokens), &first, kernel);
         }
     }
-}
-
-fn u32s<const N: usize>(values: [usize; N]) -> [Arg<'static>; N] {
-    values.map(|v| Arg::U32(v as u32))
-}
-
-/// Pairs by expert, and their tiles of up to `most`.
-fn grouped(ids: &[u32], at: &[u64], used: usize, most: usize) -> (Vec<u32>, Vec<u32>) {
-    let (all, experts) = (ids.len(), at.len());
-    let bound = all.min(all / most + experts);
-    let (mut pairs, mut tiles) = (vec![u32::MAX; all], vec![u32::MAX; 3 * bound]);
-    let (mut ranks, positions) = (vec![0u32; all], vec![0u32; all / used]);
-    let mut args = vec![read(ids), read(&positions), read(at), Arg::Null, write(&mut ranks)];
-    args.extend([write(&mut pairs), write(&mut tiles)]);
-    args.extend(u32s([all / used, used, experts, bound, most]));
-    launch("gantry_experts_group_tiles", [1, 1, 1], &mut args);
-    drop(args);
-    (pairs, tiles)
 }
 
 #[test]

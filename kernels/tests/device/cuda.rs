@@ -21,12 +21,12 @@ const OWN_SHARED: c_int = 1;
 const MAX_SHARED: c_int = 8;
 const CARD_SHARED: c_int = 97;
 
-/// Bytes of shared memory that a group of `threads` needs beside what the kernel declares.
-fn shared_of(kernel: &str, threads: u32) -> u32 {
+/// Bytes of shared memory that a group of `threads` needs beside what the kernel declares, where it may have `most`.
+fn shared_of(kernel: &str, threads: u32, most: u32) -> u32 {
     let e8 = ["gantry_decode_e8_planar_", "gantry_decode_experts_e8_planar_"];
     let tokens = e8.iter().find_map(|start| kernel.strip_prefix(start)?.parse::<u32>().ok());
     let tables = tokens.map(|tokens| 256 * 256 + threads / 32 * ((8 * 36 + 2 * 8) * 4 * tokens + 32 * 16));
-    tables.unwrap_or_else(|| gantry_kernels::room::room(kernel))
+    tables.unwrap_or_else(|| gantry_kernels::room::room(kernel).on(most))
 }
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR`.
@@ -177,7 +177,7 @@ impl Cuda {
                 90 => "-gencode=arch=compute_90a,code=sm_90a".to_owned(),
                 _ => "-arch=native".to_owned(),
             };
-            let mut kernels = BTreeMap::new();
+            let (mut kernels, most) = (BTreeMap::new(), of_card(CARD_SHARED));
             for file in source_files().into_iter().chain(cuda_files()) {
                 let (code, _) = compile(&nvcc, &file, folder.path(), std::slice::from_ref(&arch));
                 let mut module = null_mut();
@@ -189,7 +189,7 @@ impl Cuda {
                     check((driver.attribute)(&mut group, MAX_THREADS, kernel), &name);
                     let mut own = 0;
                     check((driver.attribute)(&mut own, OWN_SHARED, kernel), &name);
-                    let room = of_card(CARD_SHARED) - own;
+                    let room = most - own;
                     check((driver.set_attribute)(kernel, MAX_SHARED, room), &name);
                     kernels.insert(name, Kernel { kernel, group: group as u32, room: room as u32 });
                 }
@@ -310,8 +310,7 @@ impl Device for Cuda {
         });
         let mut params: Vec<Ptr> = params.collect();
         let group = threads.map_or(group, |n| n as c_uint);
-        // As many as there are, where a card has fewer.
-        let shared = shared_of(name, group).min(room);
+        let shared = shared_of(name, group, room);
         let [x, y, z] = grid.map(|n| n as c_uint);
         let extra = null::<Ptr>().cast_mut();
         // SAFETY: each argument has a word, of which the kernel reads the low bytes that are its own; buffers live until

@@ -8,16 +8,12 @@ use gantry_kernels::cpu::{
 };
 use half::{bf16, f16};
 
-use crate::launch::{Arg, groups, launch, maybe, read, write};
+use crate::launch::{Arg, groups, launch, maybe, read, u32s, write};
 use crate::quantize::Quants;
 use crate::random::{Rng, assert_same, assert_written, poison};
 use crate::{assert_near, mixed};
 
 const ISA: Isa = Isa::PORTABLE;
-
-fn u32s(values: &[usize]) -> Vec<Arg<'static>> {
-    values.iter().map(|&v| Arg::U32(v as u32)).collect()
-}
 
 fn of_pieces(p: &Pieces) -> [Arg<'static>; 3] {
     [p.row, p.start, p.stride].map(|v| Arg::U64(v as u64))
@@ -59,7 +55,7 @@ fn embeddings_are_the_rows_of_the_table() {
         if name == "q8_0_split" {
             args.push(Arg::U64(split_at as u64));
         }
-        args.extend(u32s(&[tokens.len(), rows, width]));
+        args.extend(u32s([tokens.len(), rows, width]));
         if launch(&format!("gantry_embed_{name}"), [groups(width, 256), tokens.len(), 1], &mut args) {
             assert_same(&y, &truth, name);
         }
@@ -73,7 +69,7 @@ fn every_half_is_widened_exactly() {
     for (name, wide) in ["gantry_embed_f16", "gantry_embed_bf16"].into_iter().zip(widen) {
         let mut y = poison(1 << 16);
         let mut args = vec![read(&all), read(&[0u32]), write(&mut y), Arg::U64(0)];
-        args.extend(u32s(&[1, 1, 1 << 16]));
+        args.extend(u32s([1, 1, 1 << 16]));
         if launch(name, [256, 1, 1], &mut args) {
             let truth: Vec<f32> = all.iter().map(|&b| wide(b)).collect();
             assert_same(&y, &truth, name);
@@ -102,7 +98,7 @@ fn norms_of_pieces() {
             let mut args = vec![read(&x), maybe(weight), write(&mut y)];
             args.extend(of_pieces(&from));
             args.extend(of_pieces(&to));
-            args.extend(u32s(&[len, usize::from(weights == 2)]));
+            args.extend(u32s([len, usize::from(weights == 2)]));
             args.push(Arg::F32(1e-6));
             if launch("gantry_rms_norm", [count, n, 1], &mut args) {
                 assert_near(&y, &truth, 2e-6, 0.0, &format!("{n} x {count} x {len}"));
@@ -117,7 +113,7 @@ fn norms_of_pieces() {
     let (mut truth, mut y) = (poison(n * len), poison(n * len));
     layer_norm(ISA, &pool, &x, &weight, &bias, 1e-5, &mut truth);
     let mut args = vec![read(&x), read(&weight), read(&bias), write(&mut y)];
-    args.extend(u32s(&[len]));
+    args.extend(u32s([len]));
     args.push(Arg::F32(1e-5));
     if launch("gantry_layer_norm", [n, 1, 1], &mut args) {
         assert_written(&y);
@@ -145,7 +141,7 @@ fn copies_and_gates() {
             copy_pieces(ISA, &pool, n, &x, from, &mut truth, to);
             let mut args = vec![read(&x), write(&mut y)];
             args.extend(of_pieces(&from).into_iter().chain(of_pieces(&to)));
-            args.extend(u32s(&[n, count, len]));
+            args.extend(u32s([n, count, len]));
             if launch("gantry_copy", grid, &mut args) {
                 assert_same(&y, &truth, "a copy");
             }
@@ -155,7 +151,7 @@ fn copies_and_gates() {
             gate_pieces(ISA, &pool, n, act, &x, from, &mut truth, to);
             let mut args = vec![read(&x), write(&mut y)];
             args.extend(of_pieces(&from).into_iter().chain(of_pieces(&to)));
-            args.extend(u32s(&[n, count, len, from.count, from.len, code]));
+            args.extend(u32s([n, count, len, from.count, from.len, code]));
             if launch("gantry_gate", grid, &mut args) {
                 assert_same(&y, &truth, &format!("gates {from:?} {act:?}"));
             }
@@ -175,7 +171,7 @@ fn activations_and_sums() {
         let whole = width % 32 == 0;
         let mut args = vec![read(&x), write(&mut y)];
         args.extend(if whole { quants.args() } else { [Arg::Null, Arg::Null] });
-        args.extend(u32s(&[width, usize::from(limit.is_some())]));
+        args.extend(u32s([width, usize::from(limit.is_some())]));
         args.push(Arg::F32(limit.unwrap_or(0.0)));
         if launch("gantry_silu_mul", [groups(width, 1024), n, 1], &mut args) {
             drop(args);
@@ -218,7 +214,7 @@ fn activations_and_sums() {
         let mut args =
             vec![read(&x), read(&weights), maybe(added.map(|x| &x[..])), maybe(by.map(|x| &x[..]))];
         args.push(write(&mut y));
-        args.extend(u32s(&[n, used, width]));
+        args.extend(u32s([n, used, width]));
         if launch("gantry_mix", [groups(width, 256), n, 1], &mut args) {
             drop(args);
             assert_same(&y, &truth, "a sum over slots");
@@ -252,7 +248,7 @@ fn rope_turns_every_head() {
                     rope(style, &angles, inverse, &mut truth, at);
                     let mut args = vec![write(&mut y), read(&table)];
                     args.extend([at.stride, start, stride].map(|v| Arg::U64(v as u64)));
-                    args.extend(u32s(&[positions.len(), heads, n_rot / 2, neox, usize::from(inverse)]));
+                    args.extend(u32s([positions.len(), heads, n_rot / 2, neox, usize::from(inverse)]));
                     let grid = [groups(heads * n_rot / 2, 256), positions.len(), 1];
                     if launch("gantry_rope", grid, &mut args) {
                         assert_same(&y, &truth, &format!("{style:?} {n_rot} of {heads} heads"));
@@ -296,7 +292,7 @@ fn stores_go_to_the_rings_of_their_sequences() {
             let name = if half { "gantry_store_f16" } else { "gantry_store_f32" };
             let mut args = vec![read(&x), write(&mut y), read(&offsets), read(&positions), read(&slots)];
             args.extend([row, 3, 20, capacity].map(|v| Arg::U64(v as u64)));
-            args.extend(u32s(&[positions.len(), keys, values]));
+            args.extend(u32s([positions.len(), keys, values]));
             if launch(name, [1, positions.len(), 1], &mut args) {
                 let at = y.iter().zip(&truth).position(|(a, b)| a != b);
                 assert_eq!(at, None, "{name} with {values} values");

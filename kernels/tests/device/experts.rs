@@ -4,13 +4,9 @@ use gantry_formats::layout::{Layout, Scales};
 use gantry_kernels::cpu::{Gating, Isa, Pool, Routing, gemm, route, route_given};
 
 use crate::assert_near;
-use crate::launch::{Arg, groups, launch, maybe, read, write};
+use crate::launch::{Arg, groups, launch, maybe, read, u32s, write};
 use crate::matrices::{Input, Stored, layouts, size};
 use crate::random::{Rng, poison};
-
-fn u32s<const N: usize>(values: [usize; N]) -> [Arg<'static>; N] {
-    values.map(|v| Arg::U32(v as u32))
-}
 
 /// Pairs by expert and their tiles, as the device groups them.
 #[allow(clippy::too_many_arguments)] // Each is one of the kernel's.

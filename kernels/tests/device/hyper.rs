@@ -6,16 +6,12 @@ use gantry_kernels::cpu::{
     sinkhorn_write, stream_mix, stream_norm, stream_write,
 };
 
-use crate::launch::{Arg, groups, launch, maybe, read, write};
+use crate::launch::{Arg, groups, launch, maybe, read, u32s, write};
 use crate::quantize::Quants;
 use crate::random::{Rng, assert_same, poison};
 use crate::{assert_near, mixed};
 
 const ISA: Isa = Isa::PORTABLE;
-
-fn u32s<const N: usize>(values: [usize; N]) -> [Arg<'static>; N] {
-    values.map(|v| Arg::U32(v as u32))
-}
 
 #[test]
 fn streams_are_written_normed_and_mixed() {

@@ -135,6 +135,11 @@ enum Any {
     Cuda(Cuda),
 }
 
+/// Numbers of 32 bits.
+pub(crate) fn u32s<const N: usize>(values: [usize; N]) -> [Arg<'static>; N] {
+    values.map(|v| Arg::U32(v as u32))
+}
+
 /// Runs a kernel: with `GANTRY_DEVICE=cuda` on the first CUDA device, else where there is an OpenCL device. Where there is
 /// none it says why and gives `false`, which `GANTRY_REQUIRE_OPENCL=1` makes a failure. `grid` counts groups.
 #[track_caller]

@@ -7,7 +7,9 @@ use gantry_formats::layout::{Layout, Order, Scales};
 use gantry_kernels::cpu::{Isa, Pool, gemm};
 use half::f16;
 
-use crate::launch::{Arg, Tiles, generation, groups, launch, launch_groups, maybe, on_a_card, read, write};
+use crate::launch::{
+    Arg, Tiles, generation, groups, launch, launch_groups, maybe, on_a_card, read, u32s, write,
+};
 use crate::matrices::{Input, Stored, layouts, size};
 use crate::random::{Rng, assert_same, poison};
 
@@ -390,12 +392,8 @@ fn a_thousand_repetitions_have_the_same_bits() {
     }
 }
 
-fn u32s<const N: usize>(values: [usize; N]) -> [Arg<'static>; N] {
-    values.map(|v| Arg::U32(v as u32))
-}
-
 /// Pairs by expert, and their tiles of up to `most`.
-fn grouped(ids: &[u32], at: &[u64], used: usize, most: usize) -> (Vec<u32>, Vec<u32>) {
+pub(crate) fn grouped(ids: &[u32], at: &[u64], used: usize, most: usize) -> (Vec<u32>, Vec<u32>) {
     let (all, experts) = (ids.len(), at.len());
     let bound = all.min(all / most + experts);
     let (mut pairs, mut tiles) = (vec![u32::MAX; all], vec![u32::MAX; 3 * bound]);

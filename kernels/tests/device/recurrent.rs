@@ -5,12 +5,8 @@ use gantry_kernels::cpu::{
     ConvShape, DeltaInput, DeltaShape, Isa, KeyHeads, Pieces, Pool, causal_conv, delta_net,
 };
 
-use crate::launch::{Arg, groups, launch, read, write};
+use crate::launch::{Arg, groups, launch, read, u32s, write};
 use crate::random::{Rng, assert_same, assert_written, poison};
-
-fn u32s<const N: usize>(values: [usize; N]) -> [Arg<'static>; N] {
-    values.map(|v| Arg::U32(v as u32))
-}
 
 /// Tokens of two sequences in batches: rows, tokens and starts of each batch's spans, by slot.
 struct Spans {

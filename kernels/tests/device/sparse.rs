@@ -8,14 +8,10 @@ use half::f16;
 
 use crate::assert_near;
 use crate::elementwise::angle_pairs;
-use crate::launch::{Arg, groups, launch, maybe, read, write};
+use crate::launch::{Arg, groups, launch, maybe, read, u32s, write};
 use crate::random::{Rng, poison};
 
 const ISA: Isa = Isa::PORTABLE;
-
-fn u32s<const N: usize>(values: [usize; N]) -> [Arg<'static>; N] {
-    values.map(|v| Arg::U32(v as u32))
-}
 
 /// A ring of f32 rows with the last of `rows` in it.
 fn ring(rows: &[f32], width: usize, capacity: usize) -> Vec<u8> {

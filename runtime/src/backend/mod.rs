@@ -342,6 +342,10 @@ impl Device {
     /// Where `GANTRY_SIMD` names an instruction set that is unknown or absent, or the threads are 0 or more than
     /// [`cpu::MAX_THREADS`].
     pub fn cpu(threads: Option<usize>) -> Result<Self> {
+        Ok(Self(Arc::new(Self::processor(threads)?)))
+    }
+
+    fn processor(threads: Option<usize>) -> Result<cpu::Cpu> {
         let threads = match threads {
             Some(n) if n == 0 || n > cpu::MAX_THREADS => {
                 return Err(RuntimeError::Setting(format!("{n} threads: give 1 to {}", cpu::MAX_THREADS)));
@@ -349,7 +353,7 @@ impl Device {
             Some(n) => n,
             None => std::thread::available_parallelism().map_or(1, |n| n.get().min(cpu::MAX_THREADS)),
         };
-        Ok(Self(Arc::new(cpu::Cpu::new(threads)?)))
+        cpu::Cpu::new(threads)
     }
 
     /// NVIDIA cards, by their numbers. `threads` of the host read files.
@@ -369,8 +373,8 @@ impl Device {
     /// As [`cpu`](Self::cpu) and [`cuda`](Self::cuda).
     #[cfg(feature = "cuda")]
     pub fn cuda_and_host(cards: &[usize], threads: Option<usize>) -> Result<Self> {
-        let threads = Self::cpu(threads)?.threads();
-        Ok(Self(Arc::new(cuda::Cuda::new(cards, threads, Some(cpu::Cpu::new(threads)?))?)))
+        let host = Self::processor(threads)?;
+        Ok(Self(Arc::new(cuda::Cuda::new(cards, host.threads(), Some(host))?)))
     }
 
     /// Bytes that are free on each card; `None` where all are in the host's memory.

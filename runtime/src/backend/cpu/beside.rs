@@ -3,7 +3,7 @@
 use super::workspace::{Batch, Walker};
 use super::{Cpu, Loaded, Shared, view};
 use crate::load::Weights;
-use crate::model::program::{BufferId, CardPrograms, Format, Program, Step, StepKind};
+use crate::model::program::{BufferId, CardPrograms, Program, Step, StepKind};
 use crate::{Result, RuntimeError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -103,18 +103,6 @@ pub(in crate::backend) fn check(card: usize, step: &Step) -> Result<()> {
     }
 }
 
-/// Bytes of the stretches of a buffer: values or quants, and scales.
-fn stretches(program: &Program, id: BufferId, n: usize) -> [u64; 2] {
-    let buffer = &program.buffers[id.0];
-    let rows = (buffer.rows * n) as u64;
-    let values = rows * buffer.width as u64;
-    match buffer.format {
-        Format::F32 | Format::Ids => [values * 4, 0],
-        Format::Q8 => [values, values / 32 * 4],
-        Format::I8 => [values, rows * 4],
-    }
-}
-
 impl HostCard {
     /// Runs the card's list for tokens at these positions.
     ///
@@ -153,13 +141,13 @@ impl HostCard {
         ids: &[BufferId],
     ) -> Result<()> {
         let n = self.walker.positions.len();
-        let all = ids.iter().flat_map(|id| stretches(&loaded.program, *id, n)).filter(|bytes| *bytes > 0);
+        let all = ids.iter().flat_map(|id| loaded.program.buffers[id.0].bytes(n)).filter(|bytes| *bytes > 0);
         let all: Vec<u64> = all.collect();
         self.ways.receive(from, layer, &all, &mut self.words)?;
         let mut rest = &self.words[..];
         for id in ids {
             let buffer = &loaded.program.buffers[id.0];
-            let both = stretches(&loaded.program, *id, n).map(|bytes| {
+            let both = buffer.bytes(n).map(|bytes| {
                 let words = bytes.next_multiple_of(16) as usize / 4;
                 let (own, later) = rest.split_at(words.min(rest.len()));
                 rest = later;
@@ -174,7 +162,7 @@ impl HostCard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::program::{Buffer, Columns, ExpertMatrices, ExpertProduct, Matrix, Split};
+    use crate::model::program::{Buffer, Columns, ExpertMatrices, ExpertProduct, Format, Matrix, Split};
     use gantry_formats::block::GgmlType;
     use gantry_formats::layout::{Layout, Order, Scales};
     use gantry_kernels::cpu::{Activations, I8Rows, Q8Rows, gemm};

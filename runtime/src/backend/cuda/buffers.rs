@@ -1,7 +1,7 @@
 //! The buffers of a program on a card.
 
 use super::driver::{Context, CudaError, DeviceMemory, Staged, Stream};
-use crate::model::program::{Buffer, BufferId, Format};
+use crate::model::program::{Buffer, BufferId};
 use std::sync::Arc;
 
 /// Beginnings of buffers are multiples of this.
@@ -14,19 +14,9 @@ pub(super) struct Buffers {
     places: Vec<[u64; 2]>,
 }
 
-/// Bytes of `rows` rows of a buffer: values or quants, and scales.
-pub(super) fn sizes(buffer: &Buffer, rows: u64) -> [u64; 2] {
-    let values = rows.saturating_mul(buffer.width as u64);
-    match buffer.format {
-        Format::F32 | Format::Ids => [values.saturating_mul(4), 0],
-        Format::Q8 => [values, values / 32 * 4],
-        Format::I8 => [values, rows * 4],
-    }
-}
-
 /// Bytes of all of `buffers` for batches of `tokens`.
 pub(super) fn bytes(buffers: &[Buffer], tokens: usize) -> u64 {
-    let of = |b: &Buffer| sizes(b, b.rows as u64 * tokens as u64).map(|n| n.next_multiple_of(ALIGN));
+    let of = |b: &Buffer| b.bytes(tokens).map(|n| n.next_multiple_of(ALIGN));
     buffers.iter().flat_map(of).fold(0, u64::saturating_add)
 }
 
@@ -39,7 +29,7 @@ impl Buffers {
             next += bytes.next_multiple_of(ALIGN);
             at
         };
-        let places = buffers.iter().map(|b| sizes(b, b.rows as u64 * tokens as u64).map(&mut take)).collect();
+        let places = buffers.iter().map(|b| b.bytes(tokens).map(&mut take)).collect();
         Ok(Self { memory, places })
     }
 

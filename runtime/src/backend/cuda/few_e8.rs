@@ -3,7 +3,7 @@
 
 use super::driver::CardInfo;
 use super::kernels::Group;
-use super::registry::Product;
+use super::registry::{Product, processors};
 
 /// Bytes of the tables that a group has in shared memory, for a warp of its own, and for each token of a warp.
 const TABLES: usize = 256 * 256;
@@ -62,7 +62,7 @@ fn spread(
     card: &CardInfo,
 ) -> Option<Product> {
     let group = group(cols, (tokens, warps), card)?;
-    let spread = Some((card.processors as usize).max(1));
+    let spread = Some(processors(card));
     Some(Product { group, spread, ..Product::plain(kernel, 1, tokens) })
 }
 

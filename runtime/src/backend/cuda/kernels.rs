@@ -25,8 +25,8 @@ impl Group {
 /// The kernels of a card.
 pub(super) struct Kernels {
     module: Arc<Module>,
-    /// Those that were used.
-    found: RwLock<HashMap<&'static str, Function>>,
+    /// Those that were used, and bytes of shared memory that all launches of one have beside what it declares.
+    found: RwLock<HashMap<&'static str, (Function, u32)>>,
 }
 
 impl Kernels {
@@ -34,18 +34,21 @@ impl Kernels {
         Ok(Self { module: Module::new(context, FATBIN)?, found: RwLock::default() })
     }
 
-    /// A kernel, of which all launches ask for shared memory or none does.
-    fn function(&self, name: &'static str, group: &Group) -> Result<Function, CudaError> {
+    /// A kernel, of which all launches ask for shared memory or none does, and the bytes of it that all have.
+    fn function(&self, name: &'static str, group: &Group) -> Result<(Function, u32), CudaError> {
         let known = self.found.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
-        if let Some(function) = known {
-            return Ok(function);
+        if let Some(known) = known {
+            return Ok(known);
         }
         let mut function = self.module.function(name)?;
-        if group.shared > 0 || room(name) > 0 {
+        let room = room(name);
+        if group.shared > 0 || room.bytes > 0 {
             function.allow_shared()?;
         }
-        self.found.write().unwrap_or_else(PoisonError::into_inner).insert(name, function.clone());
-        Ok(function)
+        let room = room.on(function.shared());
+        let found = (function, room);
+        self.found.write().unwrap_or_else(PoisonError::into_inner).insert(name, found.clone());
+        Ok(found)
     }
 
     /// Gives a kernel to a stream.
@@ -61,12 +64,11 @@ impl Kernels {
         group: Group,
         args: &Args,
     ) -> Result<(), CudaError> {
-        let function = self.function(name, &group)?;
+        let (function, room) = self.function(name, &group)?;
         let all = function.group();
         let threads = group.threads.and_then(|n| u32::try_from(n).ok()).map_or(all, |n| n.min(all));
-        // These take what there is; of others the driver refuses a launch with less than they need.
-        let most = if name.contains("bf16") { function.shared() } else { u32::MAX };
-        let shared = u32::try_from(group.shared).unwrap_or(u32::MAX).max(room(name).min(most));
+        // The driver refuses a launch with more than there is.
+        let shared = u32::try_from(group.shared).unwrap_or(u32::MAX).max(room);
         // Sizes of buffers are below 2^31, so that counts of groups fit.
         let grid = grid.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
         // SAFETY: the caller's promise.

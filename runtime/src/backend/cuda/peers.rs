@@ -1,7 +1,6 @@
 //! Mailboxes and boards in the memory of cards that reach each other's: the protocol of [`crate::exchange`], kept by the
 //! kernels of `kernels/device/exchange.c`.
 
-use super::buffers;
 use super::driver::{CudaError, DeviceMemory, Pinned, Stream};
 use super::exchange::Exchange;
 use super::kernels::Args;
@@ -163,11 +162,7 @@ impl Peers {
         let who = Who { waiting: loaded.card, for_card, layer: layer.and_then(|l| u32::try_from(l).ok()) };
         let tag = Tag { who, board: false }.number();
         let at = |id: &BufferId| [runner.buffers.at(*id), runner.buffers.scales(*id)];
-        let both = ids.iter().flat_map(|id| {
-            let buffer = &loaded.program.buffers[id.0];
-            let sizes = buffers::sizes(buffer, buffer.rows as u64 * n as u64);
-            at(id).into_iter().zip(sizes)
-        });
+        let both = ids.iter().flat_map(|id| at(id).into_iter().zip(loaded.program.buffers[id.0].bytes(n)));
         let stretches: Vec<(u64, u64)> = both
             .filter(|(_, bytes)| *bytes > 0)
             .map(|(at, bytes)| (at, bytes.next_multiple_of(ALIGN)))

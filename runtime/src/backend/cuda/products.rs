@@ -81,7 +81,7 @@ impl Runner {
         let across = product.spread.unwrap_or_else(|| groups(weight.rows.len(), product.rows));
         let mut grid = [across, groups(n, product.tokens), 1];
         if product.resident {
-            grid = [(grid[0] * grid[1]).min((card.processors as usize).max(1)), 1, 1];
+            grid = [(grid[0] * grid[1]).min(registry::processors(card)), 1, 1];
         }
         let args = Args::maps(&maps).and_at(&addresses).long(&long).int(&int);
         self.launch_groups(loaded, product.kernel, (grid, product.group), &args)
@@ -216,10 +216,11 @@ impl Runner {
             let mut int = vec![all, used, experts, first.rows.len(), first.cols, per_pair.into()];
             int.extend(form.order);
             let shape = [first.rows.len(), first.cols];
-            let (rows, group) = match chosen.shares.then(|| registry::share(shape, count * both)) {
-                Some((rows, threads)) => (rows, Group::of(threads)),
-                None => (chosen.rows, chosen.group),
-            };
+            let (rows, group) =
+                match chosen.shares.then(|| registry::share(shape, count * both, loaded.context.info())) {
+                    Some((rows, threads)) => (rows, Group::of(threads)),
+                    None => (chosen.rows, chosen.group),
+                };
             // Groups that share all rows are told of both; others are one after another.
             let grid = match chosen.spread {
                 Some(groups) => {

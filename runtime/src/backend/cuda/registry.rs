@@ -20,7 +20,7 @@ pub(super) struct Product {
     pub(super) spread: Option<usize>,
     /// Whether a launch of experts takes two products of one input.
     pub(super) pairs: bool,
-    /// Whether its groups share rows as [`share`] says.
+    /// Whether groups of experts share rows as [`share`] says, which depends on how many are launched.
     pub(super) shares: bool,
     /// Whether groups stay on their multiprocessors, one on each, and are told by maps what they copy by tiles.
     pub(super) resident: bool,
@@ -34,6 +34,11 @@ impl Product {
     }
 }
 
+/// Multiprocessors of a card.
+pub(super) fn processors(card: &CardInfo) -> usize {
+    (card.processors as usize).max(1)
+}
+
 /// Whether kernels whose groups stay have code for a card.
 fn has_resident(card: &CardInfo) -> bool {
     card.generation == 90 && gantry_kernels::cuda::compiled_for(90)
@@ -41,22 +46,21 @@ fn has_resident(card: &CardInfo) -> bool {
 
 /// Most chunks that kernels with matrix instructions cut a row into, and most warps of a group: `CHUNKS` of `kernels/cuda/mma.cuh`.
 const CHUNKS: usize = 16;
-/// Warps of the kernels for few tokens that a multiprocessor has registers for, and multiprocessors: of a Hopper card. Others
-/// have about as many; no result depends on it.
-const RESIDENT: [usize; 2] = [32, 132];
+/// Warps of the kernels for few tokens that a multiprocessor has registers for: of a Hopper card. Others have about as many; no
+/// result depends on it.
+const FEW_WARPS: usize = 32;
 
-/// How groups of the kernels for few tokens share a matrix, with `others` more as large: a group's rows, and its threads. A tile
+/// How groups of the kernels for few tokens share `all` matrices of a shape: a group's rows, and its threads. A tile
 /// of 16 rows has as many warps as let all groups run at once; long rows have eight, for the groups after the first are
 /// started while others still read.
-pub(super) fn share([rows, cols]: [usize; 2], others: usize) -> (usize, usize) {
+pub(super) fn share([rows, cols]: [usize; 2], all: usize, card: &CardInfo) -> (usize, usize) {
     let blocks = cols.div_ceil(32).max(1);
     let chunk = blocks.div_ceil(4 * CHUNKS) * 4;
     let chunks = blocks.div_ceil(chunk);
     let tiles = CHUNKS / chunks;
-    let groups = rows.div_ceil(16 * tiles) * others;
+    let groups = rows.div_ceil(16 * tiles) * all;
     let most = chunks.min(CHUNKS / tiles);
-    let [warps, cards] = RESIDENT;
-    let fit = (2..=most).rev().find(|each| cards * (warps / (tiles * each)) >= groups);
+    let fit = (2..=most).rev().find(|each| processors(card) * (FEW_WARPS / (tiles * each)) >= groups);
     let long = if chunk >= 12 { 8 } else { 2 };
     let each = fit.unwrap_or(2).max(long).min(most);
     (16 * tiles, 32 * tiles * each)
@@ -179,8 +183,7 @@ fn resident(tiled: Tiled, rows: usize, n: usize, card: &CardInfo) -> Option<(&'s
         Tiled::Block32 | Tiled::Q8 | Tiled::E8 | Tiled::Bf16 => return None,
     };
     let time = |(tokens, each, _): &(usize, usize, [&str; 2])| {
-        (rows.div_ceil(RESIDENT_ROWS) * n.div_ceil(*tokens)).div_ceil((card.processors as usize).max(1))
-            * each
+        (rows.div_ceil(RESIDENT_ROWS) * n.div_ceil(*tokens)).div_ceil(processors(card)) * each
     };
     WARPGROUP_TILES.iter().min_by_key(|tile| time(tile)).map(|(tokens, _, kernels)| (kernels[order], *tokens))
 }
@@ -202,12 +205,10 @@ pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize, card: &Ca
     if let Some((kernel, tokens)) = many_tokens.and_then(|tiled| resident(tiled, rows, n, card)) {
         return Some(Product { resident: true, ..Product::plain(kernel, RESIDENT_ROWS, tokens) });
     }
-    let (own, threads) = share([rows, cols], 1);
-    let few = |kernel| {
-        Some(Product { group: Group::of(threads), shares: true, ..Product::plain(kernel, own, FEW) })
-    };
+    let (own, threads) = share([rows, cols], 1, card);
+    let few = |kernel| Some(Product { group: Group::of(threads), ..Product::plain(kernel, own, FEW) });
     let spread = |kernel, tokens| {
-        let groups = rows.div_ceil(16).min((card.processors as usize).max(1));
+        let groups = rows.div_ceil(16).min(processors(card));
         Some(Product { spread: Some(groups), ..Product::plain(kernel, 16, tokens) })
     };
     let (kernel, rows, tokens) = match tiled {
@@ -363,7 +364,7 @@ mod tests {
         assert!(text.contains(&format!("constexpr uint CHUNKS = {CHUNKS};")));
         assert!(text.contains("return (blocks + 4 * CHUNKS - 1) / (4 * CHUNKS) * 4;"));
         // Rows of a group: one tile of 16 for 9 chunks and more, 16 of rows that are one chunk.
-        let rows = [32, 128, 640, 2560, 6144].map(|cols| share([10_000, cols], 1).0);
+        let rows = [32, 128, 640, 2560, 6144].map(|cols| share([10_000, cols], 1, &card(90)).0);
         assert_eq!(rows, [256, 256, 48, 16, 16]);
         let text = std::fs::read_to_string(file.with_file_name("experts_bf16.cu")).unwrap();
         assert!(text.contains("chunk = (groups + CHUNKS - 1) / CHUNKS;"));
@@ -374,7 +375,7 @@ mod tests {
     #[test]
     fn warps_are_shared_so_that_all_groups_run_at_once() {
         let warps = |rows, cols, others| {
-            let (own, threads) = share([rows, cols], others);
+            let (own, threads) = share([rows, cols], others, &card(90));
             threads / 32 / (own / 16)
         };
         // Few groups: a warp for each chunk.

@@ -1,6 +1,5 @@
 //! Memory of the ways from card to card: where words and flags of [`crate::exchange`] are.
 
-use super::buffers;
 use super::driver::{Context, CudaError, DeviceMemory, SharedWords, Stream};
 use super::loaded::{Loaded, wrong};
 use crate::RuntimeError;
@@ -90,10 +89,7 @@ pub(super) fn bytes(program: &Program, cards: &CardPrograms, tokens: usize) -> V
 
 /// Bytes of the stretches of buffers that a message of `n` tokens has.
 pub(super) fn lengths(program: &Program, ids: &[BufferId], n: usize) -> Vec<u64> {
-    let of = |id: &BufferId| {
-        let buffer = &program.buffers[id.0];
-        buffers::sizes(buffer, buffer.rows as u64 * n as u64)
-    };
+    let of = |id: &BufferId| program.buffers[id.0].bytes(n);
     ids.iter().flat_map(of).filter(|bytes| *bytes > 0).map(|bytes| bytes.next_multiple_of(ALIGN)).collect()
 }
 

@@ -54,6 +54,20 @@ pub struct Buffer {
     pub format: Format,
 }
 
+#[cfg(feature = "cuda")]
+impl Buffer {
+    /// Bytes for `tokens` tokens: of values, ids or quants, and of scales.
+    pub(crate) fn bytes(&self, tokens: usize) -> [u64; 2] {
+        let rows = self.rows as u64 * tokens as u64;
+        let values = rows.saturating_mul(self.width as u64);
+        match self.format {
+            Format::F32 | Format::Ids => [values.saturating_mul(4), 0],
+            Format::Q8 => [values, values / 32 * 4],
+            Format::I8 => [values, rows * 4],
+        }
+    }
+}
+
 /// A stretch of every row of a buffer: one part of what a fused matrix gives, or all of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns {
