@@ -3,7 +3,8 @@
 // A group has up to G query heads that share a key-value head, and one of the pieces of what the token sees; each of its warps
 // takes every WARPS-th step of keys, straight from the caches into registers, so that the next step is on its way while one is
 // multiplied. Keys are B of S = Q K^T, values A of O^T = V^T P^T: so S is, where it is, what P^T must be, and 8 queries fill
-// an instruction. Queries and weights are sums of two f16, which leaves 22 bits of each; products are exact and sums f32.
+// an instruction. Queries and weights are sums of two f16, which leaves 22 bits of each; products are exact and sums f32, but that
+// subnormal keys and values (below 2^-14) are added as precisely as those of 2^-14.
 //
 // Which of a row's values a lane has does not matter as long as A and B agree: a lane has 16 bytes that lie together.
 #ifndef GANTRY_ATTENTION_CUH

@@ -248,15 +248,14 @@ DEVICE void gemm(matrix w, const uchar *xq, const float *xs, output o, typename 
     P::run(w, xq + (ulong)token * w.cols, xs + (ulong)token * (P::CHANNEL ? 1 : blocks), o, room);
 }
 
-// The same for 8 tokens at once, by few.cuh.
+// The same for 8 tokens at once, by few.cuh; the group's rows are those from `row` on.
 template <uint LAYOUT>
 DEVICE void few_tokens(const uchar *bytes, const uchar *scales, ulong first_row, const uchar *xq, const float *xs, output o,
-                       uint rows, uint cols, bool pairs) {
+                       uint row, uint rows, uint cols, bool pairs) {
     using P = few::product<LAYOUT>;
     __shared__ typename P::room room;
     P own;
-    const uint blocks = cols / 32, chunk = chunk_blocks(blocks), tiles = few::tiles_of((blocks + chunk - 1) / chunk);
-    const uint row = GROUP_X * 16 * tiles, token = GROUP_Y * few::TOKENS;
+    const uint blocks = cols / 32, tiles = few::rows_of(cols) / 16, token = GROUP_Y * few::TOKENS;
     // The whole group leaves, where there is one too many.
     if (row >= rows) return;
     own.begin({bytes, scales, first_row + row, rows - row, cols});
@@ -320,14 +319,25 @@ DEVICE void few_tokens(const uchar *bytes, const uchar *scales, ulong first_row,
 #define GROUPS_CHANNEL_32 3
 #endif
 
-// Grid: x = rows / (16 * few::tiles_of) rounded up, y = n / 8 rounded up; groups of as many warps for each tile, at most 16.
+// With `more_rows` another product goes along, of the same input and columns, without a factor or a bias: its weights, rows and outputs
+// are `more_*`, and so are the groups after those of the first.
+// Grid: x = rows / (16 * few::tiles_of) rounded up, and as many for more_rows, y = n / 8 rounded up; groups of as many warps for each
+// tile, at most 16.
 #define DECODE_FEW(name, LAYOUT) \
     extern "C" __global__ void __launch_bounds__(32 * mma::CHUNKS, GROUPS_FEW) \
     name(const uchar *RESTRICT bytes, const uchar *RESTRICT xq, const float *RESTRICT xs, const float *RESTRICT scale, \
-         const float *RESTRICT bias, float *RESTRICT y, ulong scales, ulong first_row, ulong, ulong y_row, \
-         ulong y_start, uint n, uint rows, uint cols, uint order) { \
+         const float *RESTRICT bias, float *RESTRICT y, const uchar *RESTRICT more_bytes, float *RESTRICT more_y, \
+         ulong scales, ulong first_row, ulong, ulong y_row, ulong y_start, ulong more_scales, ulong more_first_row, \
+         ulong more_y_row, ulong more_y_start, uint n, uint rows, uint cols, uint order, uint more_rows) { \
+        uint group = GROUP_X; \
+        const uint each = few::rows_of(cols), groups = (rows + each - 1) / each; \
+        if (group >= groups && more_rows) { \
+            group -= groups, bytes = more_bytes, scales = more_scales, first_row = more_first_row, rows = more_rows; \
+            scale = bias = nullptr, y = more_y, y_row = more_y_row, y_start = more_y_start; \
+        } \
         const decode::output o = {scale, bias, y, y_row, y_start, n}; \
-        decode::few_tokens<LAYOUT>(bytes, bytes + scales, first_row, xq, xs, o, rows, cols, LAYOUT == I8_CHANNEL && order == 1); \
+        decode::few_tokens<LAYOUT>(bytes, bytes + scales, first_row, xq, xs, o, group * each, rows, cols, \
+                                   LAYOUT == I8_CHANNEL && order == 1); \
     }
 DECODE_FEW(gantry_decode_i8_block32_8, I8_BLOCK32)
 DECODE_FEW(gantry_decode_i8_channel_8, I8_CHANNEL)

@@ -2,6 +2,7 @@
 // of one expert.
 //
 // Groups share rows and columns as few.cuh says.
+#include "expert_pairs.cuh"
 #include "few.cuh"
 
 namespace few_experts {
@@ -39,30 +40,24 @@ DEVICE void experts(const input &in) {
     __shared__ typename P::room room;
     __shared__ uint pairs[few::TOKENS];
     BEGIN();
-    const uint tile = GROUP_Y;
-    uint expert, start = tile, count = 1;
-    if (in.tiles) {
-        expert = in.tiles[3 * tile], start = in.tiles[3 * tile + 1], count = in.tiles[3 * tile + 2];
-    } else {
-        expert = in.ids ? in.ids[tile] : tile % in.used;
-    }
+    const expert_pairs p = expert_pairs_of(GROUP_Y, in.ids, in.tiles, in.all, in.used, in.experts);
+    const uint expert = p.expert, count = p.count;
     // The whole group leaves.
-    if (count == 0 || tile >= in.all || expert >= in.experts || in.at[expert] == ~(ulong)0) return;
+    if (count == 0 || in.at[expert] == ~(ulong)0) return;
     const uchar *bytes = in.base + in.at[expert];
-    const uint blocks = in.cols / 32, chunk = chunk_blocks(blocks), tiles = few::tiles_of((blocks + chunk - 1) / chunk);
-    const uint row = GROUP_X * 16 * tiles;
+    const uint blocks = in.cols / 32, each = few::rows_of(in.cols), row = GROUP_X * each;
     const ulong stored = in.first_row + expert * in.row_step;
     if (row >= in.rows) return;
     P own;
     own.begin({bytes, bytes + in.scales, stored + row, in.rows - row, in.cols});
-    if (LID < few::TOKENS) pairs[LID] = in.tiles ? in.pairs[start + min(LID, count - 1)] : start;
+    if (LID < few::TOKENS) pairs[LID] = in.tiles ? in.pairs[p.start + min(LID, count - 1)] : p.start;
     BARRIER();
     const auto input_of = [&](uint token) { return in.x_per_pair ? pairs[token] : pairs[token] / in.used; };
     const uint t = LID % 4, e = input_of(2 * t);
     own.run(room, in.xq + (ulong)input_of(LID % 32 / 4) * in.cols, in.xs + (ulong)e * blocks, (input_of(2 * t + 1) - e) * blocks,
             WIDE);
     BARRIER();
-    for (uint i = LID; i < tiles * 16 * count; i += blockDim.x) {
+    for (uint i = LID; i < each * count; i += blockDim.x) {
         const uint tile = i / (16 * count), token = i / 16 % count, at = row + tile * 16 + i % 16;
         if (at >= in.rows) continue;
         const typename P::number sum = own.sum(room, tile, i % 16, token);

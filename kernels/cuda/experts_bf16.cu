@@ -3,6 +3,7 @@
 //
 // For few tokens a group has 16 rows, each of its warps a chunk of the columns. Sums are of 64 columns, added ascending to their
 // chunk's, the chunks ascending too.
+#include "expert_pairs.cuh"
 #include "tile_bf16.cuh"
 
 namespace experts_bf16 {
@@ -31,20 +32,9 @@ struct input {
     uint x_per_pair;
 };
 
-// The pairs of a group, all of one expert.
-struct part {
-    uint expert;
-    uint start;
-    uint count;
-};
-
-DEVICE part part_of(const input &in) {
-    const uint tile = GROUP_Y;
-    part p = {0, tile, 1};
-    if (in.tiles) p = {in.tiles[3 * tile], in.tiles[3 * tile + 1], in.tiles[3 * tile + 2]};
-    else if (tile < in.all) p.expert = in.ids ? in.ids[tile] : tile % in.used;
-    else p.count = 0;
-    if (p.count > 0 && (p.expert >= in.experts || in.at[p.expert] == ~(ulong)0)) p.count = 0;
+DEVICE expert_pairs part_of(const input &in) {
+    expert_pairs p = expert_pairs_of(GROUP_Y, in.ids, in.tiles, in.all, in.used, in.experts);
+    if (p.count > 0 && in.at[p.expert] == ~(ulong)0) p.count = 0;
     return p;
 }
 
@@ -64,7 +54,7 @@ constexpr uint PAIRS = 8, COLUMNS = 64;
 DEVICE void few(const input &in) {
     __shared__ float room[CHUNKS][16 * PAIRS];
     __shared__ uint pairs[PAIRS];
-    const part p = part_of(in);
+    const expert_pairs p = part_of(in);
     // The whole group leaves.
     if (p.count == 0) return;
     if (LID < PAIRS) pairs[LID] = in.tiles ? in.pairs[p.start + min(LID, p.count - 1)] : p.start;
@@ -127,7 +117,7 @@ using tile_bf16::Tile;
 DEVICE void many(const input &in, Tile::stage *ring) {
     static_assert(Tile::TOKENS == PAIRS_OF_TILE);
     __shared__ uint pairs[PAIRS_OF_TILE], rows[PAIRS_OF_TILE];
-    const part p = part_of(in);
+    const expert_pairs p = part_of(in);
     // The whole group leaves.
     if (p.count == 0) return;
     const uint row = GROUP_X * Tile::ROWS;

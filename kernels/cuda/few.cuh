@@ -38,6 +38,11 @@ struct matrix {
 
 // How many tiles of rows a group has, of so many chunks a row.
 DEVICE uint tiles_of(uint chunks) { return CHUNKS / chunks; }
+// How many rows a group has, of so many columns.
+DEVICE uint rows_of(uint cols) {
+    const uint blocks = cols / 32, chunk = chunk_blocks(blocks);
+    return 16 * tiles_of((blocks + chunk - 1) / chunk);
+}
 
 // LAYOUT: I8_BLOCK32 or I8_CHANNEL, in the order nv_a32 or, `pairs`, nv_a64.
 template <uint LAYOUT>

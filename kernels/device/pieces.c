@@ -54,15 +54,7 @@ gantry_silu_mul(GLOBAL const float *RESTRICT x, GLOBAL float *RESTRICT y, GLOBAL
     load_4(x + 2 * row, unit * 4, width, gates);
     load_4(x + 2 * row + width, unit * 4, width, ups);
     UNROLL
-    for (uint j = 0; j < 4; j++) {
-        float g = gates[j], u = ups[j];
-        if (clamped) {
-            g = limit < g ? limit : g;
-            u = limit < u ? limit : u;
-            u = -limit > u ? -limit : u;
-        }
-        v[j] = MUL(silu(g), u);
-    }
+    for (uint j = 0; j < 4; j++) v[j] = silu_mul(gates[j], ups[j], clamped, limit);
     store_4(y + row, unit * 4, width, v);
     float scale;
     const uint word = q8_word(q8_most(room, v), v, &scale);

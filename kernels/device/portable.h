@@ -55,6 +55,14 @@ DEVICE void begin_alone(void) {
 #endif
 }
 #define BEGIN_ALONE() begin_alone()
+/* The same for a kernel after which one comes that reads, before its own wait, what the kernel before this one wrote: that one
+ * starts only when all groups of this one are past their wait. */
+DEVICE void begin_in_turn(void) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+#define BEGIN_IN_TURN() begin_in_turn()
 /* Brings what lies from a multiple of 16 on into the L2 cache, a multiple of 16 bytes: for weights, before BEGIN. */
 DEVICE void prefetch(const void *from, uint bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -91,6 +99,12 @@ DEVICE void prefetch(const void *from, uint bytes) {
 DEVICE uint load_acquire(const uint *p) {
     uint v;
     asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+/* A word that an earlier kernel wrote, not as an older one left it in a cache of this multiprocessor. */
+DEVICE uint load_relaxed(const uint *p) {
+    uint v;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
     return v;
 }
 DEVICE void store_release(uint *p, uint v) {
@@ -224,6 +238,15 @@ DEVICE float exp_of(float x) {
 
 /* x / (1 + e^-x) and 1 / (1 + e^-x), the CPU's bits. */
 DEVICE float silu(float x) { return DIV(x, ADD(1.0f, exp_of(SUB(0.0f, x)))); }
+/* silu(g) * u; where `clamped`, g is at most `limit` and u within +-limit. */
+DEVICE float silu_mul(float g, float u, uint clamped, float limit) {
+    if (clamped) {
+        g = limit < g ? limit : g;
+        u = limit < u ? limit : u;
+        u = -limit > u ? -limit : u;
+    }
+    return MUL(silu(g), u);
+}
 DEVICE float sigmoid(float x) { return DIV(1.0f, ADD(1.0f, exp_of(SUB(0.0f, x)))); }
 
 /* ln(1 + e^x) to 3e-7 of itself: max(x, 0) + ln(1 + t), t = e^-|x|, by 2 artanh(t / (2 + t)). NaN stays. */

@@ -263,7 +263,9 @@ pub(crate) fn by_instructions() {
     }
 }
 
-/// Queries as large and as small as f32 has them, and keys and values at the ends of f16.
+/// Queries as large and as small as f32 has them, and keys and values at the ends of f16. Matrix instructions align products by
+/// exponents before they add them, where a subnormal half counts as one of 2^-14: up to ten bits less of those remain (seen on
+/// an H200).
 #[test]
 fn by_instructions_at_the_ends_of_numbers() {
     if !on_a_card() {
@@ -289,11 +291,10 @@ fn by_instructions_at_the_ends_of_numbers() {
             };
             for how in [Some((4, 0)), None] {
                 let y = instructed(&case, (tokens, tokens), how);
-                case.assert_close(
-                    &y,
-                    3.0 * BOUND,
-                    &format!("{kind:?} of {size:e}, queries of {q_size:e}, {how:?}"),
-                );
+                let subnormal = kind == KvType::F16 && size < f32::from(f16::MIN_POSITIVE);
+                let bound = if subnormal { 1024.0 * BOUND } else { 3.0 * BOUND };
+                let what = format!("{kind:?} of {size:e}, queries of {q_size:e}, {how:?}");
+                case.assert_close(&y, bound, &what);
             }
         }
     }

@@ -13,6 +13,7 @@ mod fused;
 mod gemm;
 mod hyper;
 mod launch;
+mod layer;
 mod matrices;
 mod mma;
 mod nvcc;

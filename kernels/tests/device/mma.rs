@@ -68,8 +68,13 @@ fn all_kernels(layout: Layout) -> Vec<(&'static str, usize, usize)> {
     }
 }
 
+/// Whether a kernel is one of those for up to 8 tokens, which may take another product of the same input.
+fn takes_two(kernel: &str) -> bool {
+    kernel.starts_with("gantry_decode_i8") && kernel.ends_with("_8")
+}
+
 /// Rows and threads of groups of the kernels for few tokens, which share `cols` columns in several ways.
-fn shared(cols: usize) -> Vec<(usize, usize)> {
+pub(crate) fn shared(cols: usize) -> Vec<(usize, usize)> {
     let blocks = cols / 32;
     let chunks = blocks.div_ceil(blocks.div_ceil(64) * 4);
     let tiles = 16 / chunks;
@@ -221,6 +226,9 @@ fn product(
     args.extend(w.codebook());
     args.extend(activations);
     args.extend([maybe(scale.as_ref().map(|s| &s[..])), maybe(bias), write(&mut y)]);
+    // Another product may go along, of no rows here.
+    let pairs = takes_two(kernel);
+    args.extend(pairs.then_some([Arg::Null, Arg::Null]).into_iter().flatten());
     args.extend(w.planes());
     args.push(Arg::U64(first as u64));
     let order = w.int8().map(|(rows, order)| {
@@ -228,8 +236,10 @@ fn product(
         order
     });
     args.extend([width, start].map(|v| Arg::U64(v as u64)));
+    args.extend(pairs.then_some([0; 4].map(Arg::U64)).into_iter().flatten());
     args.extend([n, rows, w.cols].map(|v| Arg::U32(v as u32)));
     args.extend(order);
+    args.extend(pairs.then_some(Arg::U32(0)));
     let mut grid = [groups(rows, group_rows), groups(n, group_tokens), 1];
     if is_resident(kernel) {
         // Fewer than there are tiles.
@@ -255,8 +265,7 @@ fn check(w: &Stored, (first, rows): (usize, usize), x: &[f32], n: usize, with: b
     };
     let (width, start) = (rows + 5, 3);
     let untouched = poison(1)[0].to_bits();
-    let few = |name: &str| name.starts_with("gantry_decode_i8") && name.ends_with("_8");
-    let ways = kernels(w.layout).into_iter().flat_map(|(name, own, tokens)| match few(name) {
+    let ways = kernels(w.layout).into_iter().flat_map(|(name, own, tokens)| match takes_two(name) {
         true => shared(w.cols).into_iter().map(|(own, t)| ((name, own, tokens), Some(t))).collect(),
         false => vec![((name, own, tokens), None)],
     });

@@ -25,6 +25,13 @@ impl Runner {
             Op::Step(i) => self.step(around, &steps[*i], n),
             Op::Read(read) => self.read(around, steps, read, n),
             Op::Wide(i, other) => self.wide(around, &steps[*i], other.map(|j| &steps[j]), n),
+            Op::Pair(i, j) => match (&steps[*i], &steps[*j]) {
+                (Step::Gemm { weight, x, y, .. }, Step::Gemm { weight: more, y: more_y, .. }) => {
+                    self.gemm_pair(around.loaded, [(weight, *y), (more, *more_y)], *x, n)
+                }
+                _ => Err(other("two products")),
+            },
+            Op::Layer(layer) => self.layer(around, steps, layer, n),
             Op::SiluMul(i, quantize) => self.silu_mul(around, &steps[*i], quantize.map(|j| &steps[j]), n),
             Op::NormGate { norm, gate, quantize } => {
                 let step = |i: &Option<usize>| i.map(|i| &steps[i]);
@@ -164,6 +171,6 @@ fn plane(matrix: &Matrix) -> Result<usize> {
     }
 }
 
-fn other(expected: &str) -> crate::RuntimeError {
+pub(super) fn other(expected: &str) -> crate::RuntimeError {
     wrong("program", format!("another step in place of {expected}"))
 }

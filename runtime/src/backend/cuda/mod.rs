@@ -19,6 +19,7 @@ mod few_e8;
 mod fused;
 mod gather;
 mod kernels;
+mod layer;
 mod lift;
 mod limits;
 mod loaded;

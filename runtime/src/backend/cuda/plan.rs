@@ -5,6 +5,7 @@
 //! their own; so that a token has the same bits whatever its company, batches of up to [`FEW`] tokens always go by the
 //! plan, and larger ones step by step.
 
+use super::layer::Layer;
 use crate::model::program::{BufferId, Format, Gate, Matrix, Pieces, Program, Step};
 use gantry_formats::block::GgmlType;
 use gantry_formats::layout::Layout;
@@ -37,6 +38,10 @@ pub(super) enum Op {
     Read(Read),
     /// One or two products with few rows.
     Wide(usize, Option<usize>),
+    /// Two products of one input.
+    Pair(usize, usize),
+    /// A layer's experts: two launches.
+    Layer(Layer),
     /// [`Step::SiluMul`], and the step that quantizes its result.
     SiluMul(usize, Option<usize>),
     /// [`Step::RmsNorm`] where there is one, [`Step::Gate`] of the same pieces, and the step that quantizes them.
@@ -85,9 +90,10 @@ pub(super) fn plan(program: &Program, steps: &[Step]) -> Vec<Op> {
     ops
 }
 
-struct Planner<'a> {
-    program: &'a Program,
-    steps: &'a [Step],
+/// A list of steps, and what became of them so far.
+pub(super) struct Planner<'a> {
+    pub(super) program: &'a Program,
+    pub(super) steps: &'a [Step],
     /// By step: whether an operation before has it.
     done: Vec<bool>,
     /// By step: whether it is done where another stands.
@@ -105,6 +111,8 @@ impl Planner<'_> {
                     .filter(|j| self.plain(*j) && !self.touches(*j, i) && !self.touches(i, *j));
                 Some(Op::Wide(i, other))
             }
+            Step::Gemm { .. } => self.pair(i),
+            Step::Experts { .. } => self.layer(i).map(Op::Layer),
             Step::SiluMul { y, .. } => self.quantized(i, *y).map(|q| Op::SiluMul(i, Some(q))),
             Step::RmsNorm { x, y, .. } if x == y => {
                 let gate = self.next(i)?;
@@ -128,10 +136,24 @@ impl Planner<'_> {
                 some.into_iter().chain([r.quantize, r.inject, r.read, self.low_quantized(r)]).collect()
             }
             Op::Wide(i, other) | Op::SiluMul(i, other) => vec![Some(*i), *other],
+            Op::Pair(i, j) => vec![Some(*i), Some(*j)],
+            Op::Layer(layer) => layer.steps().into_iter().map(Some).collect(),
             Op::NormGate { norm, gate, quantize } => vec![*norm, Some(*gate), *quantize],
             Op::MixAdd { mix, gate, add } => [mix, gate, add].map(|i| Some(*i)).to_vec(),
         };
         all.into_iter().flatten().for_each(|i| self.done[i] = true);
+    }
+
+    /// The product `i` and a later one of the same input, of which kernels for few tokens may take both.
+    fn pair(&self, i: usize) -> Option<Op> {
+        let Step::Gemm { weight, x, .. } = &self.steps[i] else { return None };
+        let alike = |step: &Step| matches!(step, Step::Gemm { weight: w, x: from, .. } if from == x && w.layout == weight.layout && w.cols == weight.cols);
+        if !matches!(weight.layout, Layout::I8 { .. }) || !self.plain(i) {
+            return None;
+        }
+        let other = self.later(i, alike)?;
+        let apart = !self.touches(other, i) && !self.touches(i, other);
+        (self.plain(other) && apart).then_some(Op::Pair(i, other))
     }
 
     /// The mix of experts `mix`, where it can be done when another expert's answer is added to it.
@@ -150,25 +172,31 @@ impl Planner<'_> {
     }
 
     /// The next step that computes something.
-    fn next(&self, i: usize) -> Option<usize> {
+    pub(super) fn next(&self, i: usize) -> Option<usize> {
         let counts = |j: &usize| !self.done[*j] || self.waits[*j];
         let next = (i + 1..self.steps.len()).find(|j| counts(j) && !matches!(self.steps[*j], Step::Begin(_)));
         next.filter(|j| !self.waits[*j])
     }
 
     /// The first step after `i` that is `wanted`, where it can be done together with step `i`.
-    fn later(&self, i: usize, wanted: impl Fn(&Step) -> bool) -> Option<usize> {
+    pub(super) fn later(&self, i: usize, wanted: impl Fn(&Step) -> bool) -> Option<usize> {
         let end = self.steps.len().min(i + 1 + AHEAD);
         let j = (i + 1..end).find(|j| !self.done[*j] && wanted(&self.steps[*j]))?;
+        self.may_come(j, i, &[]).then_some(j)
+    }
+
+    /// Whether step `j` may be done where step `i` stands, before it: nothing that is done between them, but `others`, has to do
+    /// with it.
+    pub(super) fn may_come(&self, j: usize, i: usize, others: &[usize]) -> bool {
         // Steps that are done were done before `i`, but for those that wait: a mix before `i` may be done after it.
         let start = (i + 1).saturating_sub(AHEAD);
         let waiting = (start..i).filter(|k| self.waits[*k]);
         let mut between = waiting.chain((i + 1..j).filter(|k| !self.done[*k] || self.waits[*k]));
-        between.all(|k| !self.touches(j, k) && !self.touches(k, j)).then_some(j)
+        between.all(|k| others.contains(&k) || !self.touches(j, k) && !self.touches(k, j))
     }
 
     /// Whether step `a` reads or writes a buffer that step `b` writes; columns side by side are not the same.
-    fn touches(&self, a: usize, b: usize) -> bool {
+    pub(super) fn touches(&self, a: usize, b: usize) -> bool {
         let buffers = &self.program.buffers;
         let (a, b) = (&self.steps[a], &self.steps[b]);
         let meets = |x: &Range<usize>, y: &Range<usize>| x.start < y.end && y.start < x.end;
@@ -181,12 +209,12 @@ impl Planner<'_> {
     }
 
     /// Whether a product is nothing but the product.
-    fn plain(&self, i: usize) -> bool {
+    pub(super) fn plain(&self, i: usize) -> bool {
         matches!(&self.steps[i], Step::Gemm { scale: None, bias: None, .. })
     }
 
     /// The step that quantizes all of `x`, written by step `i`, per 32.
-    fn quantized(&self, i: usize, x: BufferId) -> Option<usize> {
+    pub(super) fn quantized(&self, i: usize, x: BufferId) -> Option<usize> {
         let q = self.later(i, |step| matches!(step, Step::Quantize { x: from, .. } if *from == x))?;
         let Step::Quantize { y, .. } = &self.steps[q] else { return None };
         let buffer = |id: BufferId| &self.program.buffers[id.0];
@@ -213,7 +241,7 @@ impl Planner<'_> {
     }
 
     /// Whether what is in a buffer after step `i` is read by none but steps up to it.
-    fn is_dead(&self, buffer: BufferId, i: usize) -> bool {
+    pub(super) fn is_dead(&self, buffer: BufferId, i: usize) -> bool {
         let first = |steps: &[Step]| {
             let of = |all: &[crate::model::program::Access]| all.iter().any(|a| a.buffer() == buffer);
             let whole = |s: &Step| {

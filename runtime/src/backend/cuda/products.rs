@@ -1,6 +1,7 @@
 //! Products with matrices, one or those of experts, and routing.
 
 use super::driver::TensorMap;
+use super::experts::Held;
 use super::kernels::{Args, Group, groups};
 use super::loaded::{Loaded, wrong};
 use super::registry;
@@ -52,17 +53,46 @@ impl Runner {
         &self,
         loaded: &Loaded,
         weight: &Matrix,
-        [scale, bias]: [Option<VectorId>; 2],
+        vectors: [Option<VectorId>; 2],
         x: BufferId,
         y: Columns,
         n: usize,
     ) -> Result<()> {
+        self.multiply(loaded, (weight, y), None, vectors, x, n)
+    }
+
+    /// Two products of one input, by one launch where there are kernels that take two.
+    pub(super) fn gemm_pair(
+        &self,
+        loaded: &Loaded,
+        [first, second]: [(&Matrix, Columns); 2],
+        x: BufferId,
+        n: usize,
+    ) -> Result<()> {
+        let shape = [first.0.rows.len() + second.0.rows.len(), first.0.cols];
+        if registry::gemm(first.0.layout, shape, n, loaded.context.info()).is_some_and(|p| p.pairs) {
+            return self.multiply(loaded, first, Some(second), [None; 2], x, n);
+        }
+        self.multiply(loaded, first, None, [None; 2], x, n)?;
+        self.multiply(loaded, second, None, [None; 2], x, n)
+    }
+
+    fn multiply(
+        &self,
+        loaded: &Loaded,
+        (weight, y): (&Matrix, Columns),
+        more: Option<(&Matrix, Columns)>,
+        [scale, bias]: [Option<VectorId>; 2],
+        x: BufferId,
+        n: usize,
+    ) -> Result<()> {
         let card = loaded.context.info();
-        let product = registry::gemm(weight.layout, [weight.rows.len(), weight.cols], n, card);
+        let more_rows = more.as_ref().map_or(0, |(m, _)| m.rows.len());
+        let product = registry::gemm(weight.layout, [weight.rows.len() + more_rows, weight.cols], n, card);
         let product = product.ok_or_else(|| no_kernel(weight))?;
-        let form = form(weight)?;
+        let form_of = form(weight)?;
         let mut addresses = vec![loaded.matrix(weight)];
-        addresses.extend(form.codebook.then(|| loaded.codebook()));
+        addresses.extend(form_of.codebook.then(|| loaded.codebook()));
         let mut maps = Vec::new();
         match product.resident {
             true => {
@@ -72,13 +102,26 @@ impl Runner {
             false => addresses.extend(self.activations(x, weight.layout)),
         }
         addresses.extend([loaded.vector(scale), loaded.vector(bias), self.buffers.at(y.buffer)]);
-        let mut long = form.planes;
+        let mut long = form_of.planes;
         long.push(weight.rows.start);
-        long.extend(form.stored_rows);
+        long.extend(form_of.stored_rows);
         long.extend([loaded.program.values(y.buffer), y.start]);
         let mut int = vec![n, weight.rows.len(), weight.cols];
-        int.extend(form.order);
-        let across = product.spread.unwrap_or_else(|| groups(weight.rows.len(), product.rows));
+        int.extend(form_of.order);
+        if product.pairs {
+            let (mut bytes, mut own) = ([0; 2], vec![0; 4]);
+            if let Some((matrix, y)) = &more {
+                bytes = [loaded.matrix(matrix), self.buffers.at(y.buffer)];
+                own = form(matrix)?.planes;
+                own.extend([matrix.rows.start, loaded.program.values(y.buffer), y.start]);
+            }
+            addresses.extend(bytes);
+            long.extend(own);
+            int.push(more_rows);
+        }
+        let across = product.spread.unwrap_or_else(|| {
+            groups(weight.rows.len(), product.rows) + groups(more_rows, product.rows)
+        });
         let mut grid = [across, groups(n, product.tokens), 1];
         if product.resident {
             grid = [(grid[0] * grid[1]).min(registry::processors(card)), 1, 1];
@@ -132,6 +175,32 @@ impl Runner {
         Ok(())
     }
 
+    /// Sorts the pairs of `n` tokens that have `used` experts each by expert, into tiles of at most `most`; a single token's
+    /// stay as they are.
+    pub(super) fn group(
+        &self,
+        around: &Around<'_, '_>,
+        ids: u64,
+        (held, experts): (&Held, usize),
+        [n, used, most]: [usize; 3],
+    ) -> Result<Pairs> {
+        let all = n * used;
+        if n <= 1 && held.turns == 0 {
+            return Ok(Pairs { tiles: 0, pairs: 0, count: all });
+        }
+        let count = all.min(all / most + experts);
+        let list = (all as u64 * 4).next_multiple_of(256);
+        let ranks = self.partial.address();
+        let (pairs, tiles) = (ranks + list, ranks + 2 * list);
+        let args = Args::at(&[ids, around.batch.positions(), held.at, held.turns, ranks, pairs, tiles]);
+        let args = args.int(&[n, used, experts, count]);
+        match most {
+            8 => self.launch(around.loaded, "gantry_experts_group", [1, 1, 1], &args)?,
+            _ => self.launch(around.loaded, "gantry_experts_group_tiles", [1, 1, 1], &args.int(&[most]))?,
+        }
+        Ok(Pairs { tiles, pairs, count })
+    }
+
     pub(super) fn experts(
         &self,
         around: &Around<'_, '_>,
@@ -147,8 +216,6 @@ impl Runner {
         let all = n * used;
         // The first product's matrices tell which experts are here, and whose turn it is where there are copies.
         let Some(first) = products.first() else { return Ok(()) };
-        let held = loaded.experts(&first.weights, only)?;
-        let (mut tiles, mut pairs, mut count) = (0, 0, all);
         let none = || wrong("program", "a layer without experts".into());
         // Products that share tiles share a kind of kernels: where one has no larger tiles, none has.
         let kernels = |n: usize| -> Result<Vec<registry::Product>> {
@@ -163,20 +230,9 @@ impl Runner {
         if chosen.iter().any(|k| k.tokens != chosen[0].tokens) {
             chosen = kernels(n.min(super::plan::FEW))?;
         }
-        if n > 1 || held.turns != 0 {
-            let most = chosen[0].tokens;
-            count = all.min(all / most + experts);
-            let list = (all as u64 * 4).next_multiple_of(256);
-            let ranks = self.partial.address();
-            pairs = ranks + list;
-            tiles = pairs + list;
-            let args = Args::at(&[ids, around.batch.positions(), held.at, held.turns, ranks, pairs, tiles]);
-            let args = args.int(&[n, used, experts, count]);
-            match most {
-                8 => self.launch(loaded, "gantry_experts_group", [1, 1, 1], &args)?,
-                _ => self.launch(loaded, "gantry_experts_group_tiles", [1, 1, 1], &args.int(&[most]))?,
-            }
-        }
+        let held = loaded.experts(&first.weights, only)?;
+        let Pairs { tiles, pairs, count } =
+            self.group(around, ids, (&held, experts), [n, used, chosen[0].tokens])?;
         let mut rest = products.iter().zip(&chosen).peekable();
         while let Some((product, chosen)) = rest.next() {
             let first = product.weights.copy(0, 0).ok_or_else(none)?;
@@ -236,8 +292,16 @@ impl Runner {
     }
 }
 
-/// Whether matrices of experts can be multiplied by one launch.
-fn goes_along(a: &Matrix, b: &Matrix) -> bool {
+/// Where pairs of tokens and experts are listed: tiles of one expert's, which there are at most `count` of; nowhere where each is
+/// by itself.
+pub(super) struct Pairs {
+    pub(super) tiles: u64,
+    pub(super) pairs: u64,
+    pub(super) count: usize,
+}
+
+/// Whether matrices can be multiplied by one launch.
+pub(super) fn goes_along(a: &Matrix, b: &Matrix) -> bool {
     (a.layout, a.rows.len(), a.cols, a.stored_rows) == (b.layout, b.rows.len(), b.cols, b.stored_rows)
 }
 

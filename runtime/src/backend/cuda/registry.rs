@@ -18,7 +18,7 @@ pub(super) struct Product {
     pub(super) group: Group,
     /// Groups that share all rows, where a group has no rows of its own.
     pub(super) spread: Option<usize>,
-    /// Whether a launch of experts takes two products of one input.
+    /// Whether a launch takes two products of one input.
     pub(super) pairs: bool,
     /// Whether groups of experts share rows as [`share`] says, which depends on how many are launched.
     pub(super) shares: bool,
@@ -206,7 +206,9 @@ pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize, card: &Ca
         return Some(Product { resident: true, ..Product::plain(kernel, RESIDENT_ROWS, tokens) });
     }
     let (own, threads) = share([rows, cols], 1, card);
-    let few = |kernel| Some(Product { group: Group::of(threads), ..Product::plain(kernel, own, FEW) });
+    let few = |kernel| {
+        Some(Product { pairs: true, group: Group::of(threads), ..Product::plain(kernel, own, FEW) })
+    };
     let spread = |kernel, tokens| {
         let groups = rows.div_ceil(16).min(processors(card));
         Some(Product { spread: Some(groups), ..Product::plain(kernel, 16, tokens) })
@@ -237,6 +239,11 @@ pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize, card: &Ca
         _ => (portable, 16, 8),
     };
     Some(Product::plain(kernel, rows, tokens))
+}
+
+/// Whether the kernels for few tokens that take a whole layer of experts read such weights (`kernels/cuda/decode_layer.cu`).
+pub(super) fn takes_layer(layout: Layout) -> bool {
+    matches!(layout, Layout::I8 { order: Order::NvA32, scales: Scales::Block32, .. })
 }
 
 /// The kernel that multiplies `n` tokens by matrices of experts; `tokens` are the pairs of a tile.

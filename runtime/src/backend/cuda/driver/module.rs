@@ -114,7 +114,7 @@ pub(crate) enum Start {
 }
 
 /// Most arguments of a kernel.
-const MOST: usize = 32;
+const MOST: usize = 40;
 
 impl Function {
     /// Threads of a group: as many as the kernel was compiled for.
@@ -159,7 +159,7 @@ impl Function {
     /// What the driver says; errors of the kernel itself come when the stream is waited for.
     ///
     /// # Panics
-    /// More than 32 arguments.
+    /// More than 40 arguments.
     pub(crate) unsafe fn launch(
         &self,
         stream: &Stream,
