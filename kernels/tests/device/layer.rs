@@ -9,7 +9,8 @@ use crate::mma::{grouped, shared};
 use crate::random::{Rng, assert_same, poison};
 
 fn int8(order: Order, scales: Scales) -> Layout {
-    let fits = |l: &Layout| matches!(l, Layout::I8 { order: o, scales: s, .. } if *o == order && *s == scales);
+    let fits =
+        |l: &Layout| matches!(l, Layout::I8 { order: o, scales: s, .. } if *o == order && *s == scales);
     Layout::all().find(fits).expect("a layout")
 }
 
@@ -70,7 +71,11 @@ fn two_products_of_one_input_are_each_by_itself() {
                 for both in [[0, 1], [1, 0]] {
                     let together = run(&both, threads);
                     for i in [0, 1] {
-                        assert_same(&together[i], &alone[i][i], &format!("{layout}, {n} tokens, product {i}"));
+                        assert_same(
+                            &together[i],
+                            &alone[i][i],
+                            &format!("{layout}, {n} tokens, product {i}"),
+                        );
                     }
                 }
             }
@@ -95,7 +100,12 @@ const FIRST: usize = 16;
 
 impl Layer {
     /// The last of the matrices of each kind is the shared expert's.
-    fn new(rng: &mut Rng, [ff, embd]: [usize; 2], [n, used, experts]: [usize; 3], clamp: Option<f32>) -> Self {
+    fn new(
+        rng: &mut Rng,
+        [ff, embd]: [usize; 2],
+        [n, used, experts]: [usize; 3],
+        clamp: Option<f32>,
+    ) -> Self {
         let layout = int8(Order::NvA32, Scales::Block32);
         let mut kind = |rows: usize, cols: usize| -> Vec<Stored> {
             (0..=experts).map(|_| Stored::random(rng, layout, FIRST + rows + 8, cols)).collect()

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use gantry_formats::placement::{CardSpec, Fill, Strategy, parse_cards};
 use gantry_runtime::exchange::Patience;
 use gantry_runtime::model::program::ExpertCheck;
+use gantry_runtime::model::{DEFAULT_BATCH, DEFAULT_CARD_BATCH};
 use gantry_runtime::sample::SamplerOptions;
 use gantry_runtime::{KvType, LoadMode, ModelOptions, Verify};
 use std::path::{Path, PathBuf};
@@ -277,12 +278,12 @@ pub(crate) struct Load {
     /// Threads [default: all processors].
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,
-    /// Most tokens computed together; results do not depend on it.
-    #[arg(long, value_name = "N", default_value_t = gantry_runtime::model::DEFAULT_BATCH)]
-    pub(crate) batch: usize,
-    /// How keys and values are kept.
-    #[arg(long, value_enum, default_value_t = Kv::F32)]
-    pub(crate) kv: Kv,
+    /// Most tokens computed together [default: 512 on cards, or as many as there is memory for, else 128].
+    #[arg(long, value_name = "N")]
+    pub(crate) batch: Option<usize>,
+    /// How keys and values are kept [default: f16 on cards, else f32].
+    #[arg(long, value_enum)]
+    pub(crate) kv: Option<Kv>,
     /// How weights come into memory.
     #[arg(long = "load", value_name = "MODE", value_enum, default_value_t = Mode::Read)]
     pub(crate) mode: Mode,
@@ -391,6 +392,10 @@ impl Load {
 
     /// What was meant.
     pub(crate) fn options(&self) -> ModelOptions {
+        let (batch, kv) = match self.device {
+            DeviceName::Cpu => (DEFAULT_BATCH, Kv::F32),
+            DeviceName::Cuda(_) | DeviceName::Beside(..) => (DEFAULT_CARD_BATCH, Kv::F16),
+        };
         ModelOptions {
             load: match self.mode {
                 Mode::Read => LoadMode::Read,
@@ -399,8 +404,9 @@ impl Load {
             verify: self.verify(),
             context: self.context,
             beyond_context: self.beyond_context,
-            batch: self.batch,
-            kv: match self.kv {
+            batch: self.batch.unwrap_or(batch),
+            least_batch: self.batch.is_none().then_some(DEFAULT_BATCH),
+            kv: match self.kv.unwrap_or(kv) {
                 Kv::F32 => KvType::F32,
                 Kv::F16 => KvType::F16,
                 Kv::Int8 => KvType::Int8,

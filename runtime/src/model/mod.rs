@@ -30,6 +30,8 @@ const DEFAULT_CONTEXT: usize = 4096;
 /// Tokens that are computed together by default. On two Zen 4 cores 64 to 128 were the fastest (a prompt of 512:
 /// 1480 tokens/s, 1320 with batches of 512): the working memory of such a batch stays in the cache.
 pub const DEFAULT_BATCH: usize = 128;
+/// The same on cards, where there is memory: matrices are read once for all of them.
+pub const DEFAULT_CARD_BATCH: usize = 512;
 
 /// How a model is loaded, and what its sessions may use.
 #[derive(Clone, Debug)]
@@ -44,6 +46,8 @@ pub struct ModelOptions {
     pub beyond_context: bool,
     /// Most tokens that are computed together. Results do not depend on it.
     pub batch: usize,
+    /// As few as this, where memory is too short for `batch`; `None`: then the model is refused.
+    pub least_batch: Option<usize>,
     /// How keys and values are kept.
     pub kv: KvType,
     /// Most bytes that may be used, where less than the machine has.
@@ -80,6 +84,7 @@ impl Default for ModelOptions {
             context: None,
             beyond_context: false,
             batch: DEFAULT_BATCH,
+            least_batch: None,
             kv: KvType::default(),
             memory_limit: None,
             window: 0,
@@ -126,6 +131,27 @@ impl Model {
     /// # Errors
     /// [`RuntimeError`] says which.
     pub fn load(container: &Container, device: &Device, options: &ModelOptions) -> Result<Self> {
+        let least = options.least_batch.unwrap_or(options.batch);
+        let mut fewer = options.clone();
+        loop {
+            match Self::load_as(container, device, &fewer, options.batch) {
+                Err(RuntimeError::Memory(_) | RuntimeError::Placement(_))
+                    if fewer.batch / 2 >= least.max(1) =>
+                {
+                    fewer.batch /= 2;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// With just these options; batches of `wished` were asked for.
+    fn load_as(
+        container: &Container,
+        device: &Device,
+        options: &ModelOptions,
+        wished: usize,
+    ) -> Result<Self> {
         check_complete(&container.manifest().model)?;
         let mut notes = check_targets(container, device)?;
         let resolved = resolved(container)?;
@@ -155,6 +181,9 @@ impl Model {
             program = build(&places)?;
         }
         notes.extend(moved);
+        if settings.batch < wished.min(settings.context) {
+            notes.push(format!("memory is short: at most {} tokens are computed together", settings.batch));
+        }
         let left = left(&program);
         let mut need = load::needs(container, &places, &beside);
         if options.check != ExpertCheck::Off && !places.share_experts() {

@@ -121,9 +121,8 @@ impl Planner<'_> {
             }
             _ => None,
         };
-        let gate = (layer.down + 1..self.steps.len())
-            .take(8)
-            .find(|j| product(*j, gates.x, expert).is_some())?;
+        let gate =
+            (layer.down + 1..self.steps.len()).take(8).find(|j| product(*j, gates.x, expert).is_some())?;
         let up = self.next(gate)?;
         let (gate_y, up_y) = (product(gate, gates.x, expert)?, product(up, gates.x, expert)?);
         let between = self.between(up, gate_y.buffer, expert.rows.len())?;
@@ -165,7 +164,13 @@ fn single<'a>(steps: &'a [Step], i: usize) -> Result<(&'a Matrix, Columns)> {
 
 impl Runner {
     /// Both launches of a layer's experts.
-    pub(super) fn layer(&self, around: &Around<'_, '_>, steps: &[Step], layer: &Layer, n: usize) -> Result<()> {
+    pub(super) fn layer(
+        &self,
+        around: &Around<'_, '_>,
+        steps: &[Step],
+        layer: &Layer,
+        n: usize,
+    ) -> Result<()> {
         let loaded = around.loaded;
         let (
             Step::Experts { ids: Some(ids), only, products },
@@ -230,5 +235,88 @@ impl Runner {
         let (rows, threads) = registry::share(shape, count + tokens, card);
         let grid = [groups(shape[0], rows), count + tokens, 1];
         self.launch_groups(loaded, "gantry_decode_downs_i8_block32", (grid, Group::of(threads)), &args)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::tests::example;
+    use super::super::plan::{Op, plan};
+    use super::*;
+    use crate::model::program::{ExpertMatrices, Format};
+    use gantry_formats::layout::{Layout, Order, Scales};
+
+    const USED: usize = 3;
+
+    fn int8(order: Order) -> Layout {
+        let fits =
+            |l: &Layout| matches!(l, Layout::I8 { order: o, scales: Scales::Block32, .. } if *o == order);
+        Layout::all().find(fits).expect("a layout")
+    }
+
+    fn bank(rows: usize, cols: usize, layout: Layout) -> ExpertMatrices {
+        let one = |expert: usize| Matrix {
+            name: "experts".into(),
+            card: 0,
+            offset: 0,
+            stored_rows: 5 * rows,
+            rows: expert * rows..(expert + 1) * rows,
+            cols,
+            layout,
+        };
+        ExpertMatrices::new((0..5).map(|e| vec![one(e)]).collect()).expect("experts")
+    }
+
+    /// Experts of 96 values inside, of which a token has three, and the shared one, of `shared` values inside; with `kept`
+    /// somebody reads later what is between.
+    fn operations(order: Order, shared: usize, kept: bool) -> Vec<Op> {
+        let layout = int8(order);
+        let mut e = example();
+        let x = e.id("x", 1, 64, Format::Q8);
+        let ids = e.id("ids", 1, USED, Format::Ids);
+        let both = e.id("gates and ups", USED, 192, Format::F32);
+        let hidden = e.id("hidden", USED, 96, Format::F32);
+        let quants = e.id("hidden quants", USED, 96, Format::Q8);
+        let answers = e.id("answers", USED, 64, Format::F32);
+        let half = |start| Columns { buffer: both, start, len: 96 };
+        let product = |weights, x, y| ExpertProduct { weights, x, scale: None, y };
+        let gates = [0, 96].map(|start| product(bank(96, 64, layout), x, half(start)));
+        e.steps.push(Step::Experts { ids: Some(ids), only: None, products: gates.into() });
+        e.steps.push(Step::SiluMul { x: both, clamp: None, y: hidden });
+        e.steps.push(Step::Quantize { x: hidden, y: quants });
+        let whole = Columns { buffer: answers, start: 0, len: 64 };
+        let down = vec![product(bank(64, 96, layout), quants, whole)];
+        e.steps.push(Step::Experts { ids: Some(ids), only: None, products: down });
+        let both = e.id("shared gates and ups", 1, 2 * shared, Format::F32);
+        let own = e.id("shared hidden", 1, shared, Format::F32);
+        let own_quants = e.id("shared hidden quants", 1, shared, Format::Q8);
+        let answer = e.id("answer", 1, 64, Format::F32);
+        for start in [0, shared] {
+            e.gemm(shared, 64, layout, x, Columns { buffer: both, start, len: shared });
+        }
+        e.steps.push(Step::SiluMul { x: both, clamp: None, y: own });
+        e.steps.push(Step::Quantize { x: own, y: own_quants });
+        e.gemm(64, shared, layout, own_quants, Columns { buffer: answer, start: 0, len: 64 });
+        if kept {
+            e.steps.push(Step::Add { x: hidden, y: answers });
+        }
+        let (program, steps) = e.program();
+        plan(&program, &steps)
+    }
+
+    #[test]
+    fn a_layers_experts_are_one_operation_with_the_shared_one_of_their_shape() {
+        let layer = |shared| Op::Layer(Layer { gates: 0, silu: 1, quantize: 2, down: 3, shared });
+        let shared = Shared { gate: 4, up: 5, silu: 6, quantize: 7, down: 8 };
+        assert_eq!(operations(Order::NvA32, 96, false), [layer(Some(shared))]);
+        let others = [Op::Pair(4, 5), Op::SiluMul(6, Some(7)), Op::Step(8)];
+        let apart: Vec<Op> = std::iter::once(layer(None)).chain(others.clone()).collect();
+        assert_eq!(operations(Order::NvA32, 64, false), apart);
+        // What somebody else reads is written, and other orders have no such kernels.
+        for (order, kept) in [(Order::NvA32, true), (Order::Vnni16, false)] {
+            let steps = [Op::Step(0), Op::SiluMul(1, Some(2)), Op::Step(3)].into_iter().chain(others.clone());
+            let steps: Vec<Op> = steps.chain(kept.then_some(Op::Step(9))).collect();
+            assert_eq!(operations(order, 96, kept), steps);
+        }
     }
 }

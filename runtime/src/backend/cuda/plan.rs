@@ -50,6 +50,25 @@ pub(super) enum Op {
     MixAdd { mix: usize, gate: usize, add: usize },
 }
 
+impl Op {
+    /// The steps that it stands for.
+    fn steps(&self) -> impl Iterator<Item = usize> {
+        let all = match self {
+            Self::Step(i) => vec![Some(*i)],
+            Self::Read(r) => {
+                let some = [r.norm, r.down, r.silu, r.up, r.mix].map(Some);
+                some.into_iter().chain([r.quantize, r.inject, r.read]).collect()
+            }
+            Self::Wide(i, other) | Self::SiluMul(i, other) => vec![Some(*i), *other],
+            Self::Pair(i, j) => vec![Some(*i), Some(*j)],
+            Self::Layer(layer) => layer.steps().into_iter().map(Some).collect(),
+            Self::NormGate { norm, gate, quantize } => vec![*norm, Some(*gate), *quantize],
+            Self::MixAdd { mix, gate, add } => [mix, gate, add].map(|i| Some(*i)).to_vec(),
+        };
+        all.into_iter().flatten()
+    }
+}
+
 /// The steps of a read of hyper-connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Read {
@@ -79,7 +98,10 @@ pub(super) fn plan(program: &Program, steps: &[Step]) -> Vec<Op> {
     let mut ops = Vec::new();
     for i in 0..steps.len() {
         // A mix waits for what is added to it.
-        ops.extend(mixes.iter().filter(|op| matches!(op, Op::MixAdd { add, .. } if *add == i)).cloned());
+        if let Some(op) = mixes.iter().find(|op| matches!(op, Op::MixAdd { add, .. } if *add == i)) {
+            ops.push(op.clone());
+            op.steps().for_each(|step| planner.waits[step] = false);
+        }
         if planner.done[i] {
             continue;
         }
@@ -129,19 +151,11 @@ impl Planner<'_> {
     }
 
     fn mark(&mut self, op: &Op) {
-        let all = match op {
-            Op::Step(i) => vec![Some(*i)],
-            Op::Read(r) => {
-                let some = [r.norm, r.down, r.silu, r.up, r.mix].map(Some);
-                some.into_iter().chain([r.quantize, r.inject, r.read, self.low_quantized(r)]).collect()
-            }
-            Op::Wide(i, other) | Op::SiluMul(i, other) => vec![Some(*i), *other],
-            Op::Pair(i, j) => vec![Some(*i), Some(*j)],
-            Op::Layer(layer) => layer.steps().into_iter().map(Some).collect(),
-            Op::NormGate { norm, gate, quantize } => vec![*norm, Some(*gate), *quantize],
-            Op::MixAdd { mix, gate, add } => [mix, gate, add].map(|i| Some(*i)).to_vec(),
-        };
-        all.into_iter().flatten().for_each(|i| self.done[i] = true);
+        op.steps().for_each(|i| self.done[i] = true);
+        // What a read makes of its low rank is read by none but itself.
+        if let Op::Read(read) = op {
+            self.low_quantized(read).into_iter().for_each(|i| self.done[i] = true);
+        }
     }
 
     /// The product `i` and a later one of the same input, of which kernels for few tokens may take both.
@@ -242,15 +256,22 @@ impl Planner<'_> {
 
     /// Whether what is in a buffer after step `i` is read by none but steps up to it.
     pub(super) fn is_dead(&self, buffer: BufferId, i: usize) -> bool {
+        // Whether steps read some of it before they have written all of it.
         let first = |steps: &[Step]| {
-            let of = |all: &[crate::model::program::Access]| all.iter().any(|a| a.buffer() == buffer);
-            let whole = |s: &Step| {
-                let parts = s.writes().into_iter().filter(|a| a.buffer() == buffer);
-                let ranges = parts.flat_map(|a| a.ranges(&self.program.buffers));
-                ranges.map(|r| r.len()).sum::<usize>() >= self.program.values(buffer)
-            };
-            let found = steps.iter().find(|s| of(&s.reads()) || of(&s.writes()));
-            found.is_some_and(|s| of(&s.reads()) || !whole(s))
+            let mut written: Vec<Range<usize>> = Vec::new();
+            for step in steps {
+                if step.reads().iter().any(|a| a.buffer() == buffer) {
+                    return true;
+                }
+                let parts = step.writes().into_iter().filter(|a| a.buffer() == buffer);
+                written.extend(parts.flat_map(|a| a.ranges(&self.program.buffers)));
+                written.sort_by_key(|r| r.start);
+                let end = written.iter().fold(0, |end, r| if r.start <= end { r.end.max(end) } else { end });
+                if end >= self.program.values(buffer) {
+                    return false;
+                }
+            }
+            false
         };
         let draft = self.program.draft.iter().flat_map(|d| [&d.body[..], &d.head[..]]);
         !first(&self.steps[i + 1..])
@@ -334,18 +355,24 @@ fn takes_read(matrix: &Matrix) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::model::program::{Buffer, Columns, StreamWrite, VectorId};
 
     /// Buffers by name, and steps over them: a read of four streams of 96 values, a router beside a gate, a sum of both.
-    struct Example {
+    pub(in crate::backend::cuda) struct Example {
         buffers: Vec<Buffer>,
-        steps: Vec<Step>,
+        pub(in crate::backend::cuda) steps: Vec<Step>,
     }
 
     impl Example {
-        fn id(&mut self, name: &'static str, rows: usize, width: usize, format: Format) -> BufferId {
+        pub(in crate::backend::cuda) fn id(
+            &mut self,
+            name: &'static str,
+            rows: usize,
+            width: usize,
+            format: Format,
+        ) -> BufferId {
             let found = self.buffers.iter().position(|b| b.name == name);
             BufferId(found.unwrap_or_else(|| {
                 self.buffers.push(Buffer { name, rows, width, format });
@@ -353,7 +380,14 @@ mod tests {
             }))
         }
 
-        fn gemm(&mut self, rows: usize, cols: usize, layout: Layout, x: BufferId, y: Columns) {
+        pub(in crate::backend::cuda) fn gemm(
+            &mut self,
+            rows: usize,
+            cols: usize,
+            layout: Layout,
+            x: BufferId,
+            y: Columns,
+        ) {
             let matrix = Matrix {
                 name: "w".into(),
                 card: 0,
@@ -394,7 +428,7 @@ mod tests {
             m
         }
 
-        fn program(self) -> (Program, Vec<Step>) {
+        pub(in crate::backend::cuda) fn program(self) -> (Program, Vec<Step>) {
             let residual = BufferId(0);
             let logits = BufferId(self.buffers.len() - 1);
             let program =
@@ -403,7 +437,7 @@ mod tests {
         }
     }
 
-    fn example() -> Example {
+    pub(in crate::backend::cuda) fn example() -> Example {
         Example { buffers: Vec::new(), steps: Vec::new() }
     }
 

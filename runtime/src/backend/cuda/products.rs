@@ -119,9 +119,9 @@ impl Runner {
             long.extend(own);
             int.push(more_rows);
         }
-        let across = product.spread.unwrap_or_else(|| {
-            groups(weight.rows.len(), product.rows) + groups(more_rows, product.rows)
-        });
+        let across = product
+            .spread
+            .unwrap_or_else(|| groups(weight.rows.len(), product.rows) + groups(more_rows, product.rows));
         let mut grid = [across, groups(n, product.tokens), 1];
         if product.resident {
             grid = [(grid[0] * grid[1]).min(registry::processors(card)), 1, 1];

@@ -206,9 +206,8 @@ pub(super) fn gemm(layout: Layout, [rows, cols]: [usize; 2], n: usize, card: &Ca
         return Some(Product { resident: true, ..Product::plain(kernel, RESIDENT_ROWS, tokens) });
     }
     let (own, threads) = share([rows, cols], 1, card);
-    let few = |kernel| {
-        Some(Product { pairs: true, group: Group::of(threads), ..Product::plain(kernel, own, FEW) })
-    };
+    let few =
+        |kernel| Some(Product { pairs: true, group: Group::of(threads), ..Product::plain(kernel, own, FEW) });
     let spread = |kernel, tokens| {
         let groups = rows.div_ceil(16).min(processors(card));
         Some(Product { spread: Some(groups), ..Product::plain(kernel, 16, tokens) })

@@ -239,9 +239,9 @@ impl CudaSequence {
 
     /// A hash of how all is kept: what was saved is read in no other way.
     fn shape(&self) -> [u8; 32] {
-        let Settings { context, batch, kv, window } = self.settings;
+        let Settings { context, kv, window, .. } = self.settings;
         let places = self.places.iter().map(|p| format!("{} {} {}", p.at, p.capacity, p.ratio));
-        let text = format!("{context} {batch} {kv:?} {window} {}", places.collect::<Vec<_>>().join(","));
+        let text = format!("{context} {kv:?} {window} {}", places.collect::<Vec<_>>().join(","));
         gantry_formats::hash::hash(text.as_bytes())
     }
 
