@@ -17,8 +17,6 @@ const READ_VALUES: usize = 32;
 const READ_TOKENS: usize = 4;
 /// The same of the one with matrix instructions, in `hyper.cu`.
 const READ_TOKENS_MMA: usize = 8;
-/// Most columns of that one.
-const READ_RANK_MMA: usize = 320;
 
 impl Runner {
     /// Runs one operation of a plan over `steps`, for `n` rows of tokens.
@@ -75,8 +73,7 @@ impl Runner {
             Layout::Raw(GgmlType::F32) => "gantry_hyper_up_f32",
             Layout::Raw(GgmlType::F16) => "gantry_hyper_up_f16",
             Layout::Raw(GgmlType::BF16) => "gantry_hyper_up_bf16",
-            Layout::Q8_0Split { .. } if weight.cols <= READ_RANK_MMA => "gantry_mma_hyper_up",
-            Layout::Q8_0Split { .. } => "gantry_hyper_up_q8_0_split",
+            Layout::Q8_0Split { .. } => "gantry_mma_hyper_up",
             _ => return Err(no_kernel(weight)),
         };
         let tokens = if kernel == "gantry_mma_hyper_up" { READ_TOKENS_MMA } else { READ_TOKENS };
