@@ -12,6 +12,9 @@ use gantry_formats::layout::{Order, Scales};
 /// Columns at a time where they stay in the first-level cache: a multiple of every block and every tile.
 pub(super) const STRETCH: usize = 2048;
 
+/// Columns at a time of rows that are read side by side.
+const PIECE: usize = 512;
+
 /// Columns at a time where they stay in the second-level cache. Scales per channel take a whole row, which is not
 /// much longer.
 const WIDE: usize = 16_384;
@@ -80,6 +83,24 @@ pub(super) fn pack(
     source: Source<'_>,
     (quants, scales): (&mut [u8], &mut [u8]),
 ) -> Result<Stats, PackError> {
+    let side_by_side = if Float::of(source.ty).is_some() { level.rows_at_once() } else { 1 };
+    let packed = pack_by(level, side_by_side, form, extents, source, (&mut *quants, &mut *scales));
+    if packed.is_err() && side_by_side > 1 {
+        // Of several faults the first in the order of rows is named.
+        return pack_by(level, 1, form, extents, source, (quants, scales));
+    }
+    packed
+}
+
+/// [`pack`], `side_by_side` rows at a time, a divisor of 16.
+fn pack_by(
+    level: Level,
+    side_by_side: usize,
+    form: Form,
+    extents: &Extents,
+    source: Source<'_>,
+    (quants, scales): (&mut [u8], &mut [u8]),
+) -> Result<Stats, PackError> {
     let mut stats = Stats::default();
     let wide = if form.scales == Scales::Channel { extents.cols } else { WIDE.min(extents.cols) }.max(1);
     let stride = stride(wide);
@@ -94,18 +115,26 @@ pub(super) fn pack(
         }
         for first in (0..extents.cols).step_by(wide) {
             let (width, padded) = (wide.min(form.cols - first), wide.min(extents.cols - first));
-            for (i, line) in scratch.chunks_exact_mut(stride).take(rows).enumerate() {
-                let (line, padding) = line[..padded].split_at_mut(width);
-                padding.fill(0);
-                let at = (row + i) * form.cols + first;
-                let scales = &mut scales[i * extents.row_scales..][..extents.row_scales];
+            for i in (0..rows).step_by(side_by_side) {
+                let group = Group {
+                    at: (row + i) * form.cols + first,
+                    apart: form.cols,
+                    count: side_by_side.min(rows - i),
+                    width,
+                };
+                let lines = (&mut scratch[i * stride..], stride);
+                for line in lines.0.chunks_mut(stride).take(group.count) {
+                    line[width..padded].fill(0);
+                }
+                let scales = (&mut scales[i * extents.row_scales..], extents.row_scales);
                 match form.scales {
-                    Scales::Channel => stats.merge(&quantize_row(level, source, at, line, scales)?),
+                    Scales::Channel => quantize_rows(level, source, &group, lines, scales, &mut stats)?,
                     Scales::Block32 => {
-                        let (scales, padding) = scales[first / 16..][..padded / 16].split_at_mut(width / 16);
-                        padding.fill(0);
-                        let piece = quantize_blocks(level, source.ty, source.part(at, width), line, scales);
-                        stats.merge(&piece.map_err(|error| source.moved(error, at))?);
+                        for scales in scales.0.chunks_exact_mut(scales.1).take(group.count) {
+                            scales[(first + width) / 16..(first + padded) / 16].fill(0);
+                        }
+                        let scales = (&mut scales.0[first / 16..], scales.1);
+                        quantize_blocks(level, source, &group, lines, scales, &mut stats)?;
                     }
                 }
             }
@@ -177,16 +206,65 @@ impl Place<'_> {
     }
 }
 
-/// Q8_0's weights and scales of whole blocks.
+/// Values of some rows that are quantized side by side: `width` of each, the first of which is value `at` of the source,
+/// and from row to row values that are `apart`.
+struct Group {
+    at: usize,
+    apart: usize,
+    count: usize,
+    width: usize,
+}
+
+impl Group {
+    /// Calls `each(row of the group, first column, columns)` for all of it, piece by piece.
+    fn for_each_piece(
+        &self,
+        piece: usize,
+        mut each: impl FnMut(usize, usize, usize) -> Result<(), PackError>,
+    ) -> Result<(), PackError> {
+        let piece = if self.count == 1 { self.width.max(1) } else { piece };
+        for first in (0..self.width).step_by(piece) {
+            for row in 0..self.count {
+                each(row, first, piece.min(self.width - first))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn at(&self, row: usize, col: usize) -> usize {
+        self.at + row * self.apart + col
+    }
+}
+
+/// Q8_0's weights and scales of a group of whole blocks; lines and scales are that far apart.
 fn quantize_blocks(
+    level: Level,
+    source: Source<'_>,
+    group: &Group,
+    (lines, line): (&mut [u8], usize),
+    (scales, row_scales): (&mut [u8], usize),
+    stats: &mut Stats,
+) -> Result<(), PackError> {
+    group.for_each_piece(PIECE, |row, first, count| {
+        let at = group.at(row, first);
+        let weights = &mut lines[row * line + first..][..count];
+        let scales = &mut scales[row * row_scales + first / 16..][..count / 16];
+        let piece = quantize_piece(level, source.ty, source.part(at, count), (weights, scales), stats);
+        stats.merge(&piece.map_err(|error| source.moved(error, at))?);
+        Ok(())
+    })
+}
+
+/// Q8_0's weights and scales of whole blocks.
+fn quantize_piece(
     level: Level,
     ty: GgmlType,
     src: &[u8],
-    weights: &mut [u8],
-    scales: &mut [u8],
+    (weights, scales): (&mut [u8], &mut [u8]),
+    known: &Stats,
 ) -> Result<Stats, PackError> {
     if !exact::is_exact(ty) {
-        return q8_0::quantize_at(level, ty, src, weights, scales);
+        return q8_0::quantize_more(level, ty, src, (weights, scales), known);
     }
     finite::check_finite_at(level, ty, src)?;
     let blocks = src.chunks_exact(ty.block_bytes() as usize);
@@ -199,58 +277,85 @@ fn quantize_blocks(
     Ok(Stats { blocks: scales.len() as u64 / 2, subnormal, ..Stats::default() })
 }
 
-/// Largest magnitude of `count` values from `at` on; refuses what is no number.
-fn amax(level: Level, source: Source<'_>, at: usize, count: usize) -> Result<f32, PackError> {
-    let part = source.part(at, count);
+/// Largest magnitude of each row of a group; refuses what is no number.
+fn magnitudes(level: Level, source: Source<'_>, group: &Group) -> Result<[f32; 16], PackError> {
+    let mut tops = [0; 16];
     if let Some(float) = Float::of(source.ty) {
-        let top = level.magnitude(float, part);
-        if top >= F32_EXPONENT {
-            finite::check_finite_at(level, source.ty, part).map_err(|error| source.moved(error, at))?;
-        }
-        return Ok(f32::from_bits(top));
-    }
-    finite::check_finite_at(level, source.ty, part).map_err(|error| source.moved(error, at))?;
-    let mut top = 0;
-    for first in (at..at + count).step_by(STRETCH) {
-        let part = source.part(first, STRETCH.min(at + count - first));
-        top = top.max(with_values(source.ty, part, |values| {
-            let top = level.magnitude(Float::F32, values);
-            if top >= F32_EXPONENT {
-                // Numbers, each of them, whose product or rounding is none.
-                let checked = finite::check_finite_at(level, GgmlType::F32, values);
-                checked.map_err(|error| error.moved(first as u64, 0))?;
+        group.for_each_piece(PIECE, |row, first, count| {
+            let (at, top) = (group.at(row, first), &mut tops[row]);
+            let part = source.part(at, count);
+            *top = level.magnitude(float, part).max(*top);
+            if *top >= F32_EXPONENT {
+                finite::check_finite_at(level, source.ty, part).map_err(|error| source.moved(error, at))?;
             }
-            Ok(top)
-        })?);
+            Ok(())
+        })?;
+        return Ok(tops.map(f32::from_bits));
     }
-    Ok(f32::from_bits(top))
+    for (row, top) in tops.iter_mut().enumerate().take(group.count) {
+        let (at, count) = (group.at(row, 0), group.width);
+        let part = source.part(at, count);
+        finite::check_finite_at(level, source.ty, part).map_err(|error| source.moved(error, at))?;
+        for first in (at..at + count).step_by(STRETCH) {
+            let part = source.part(first, STRETCH.min(at + count - first));
+            *top = (*top).max(with_values(source.ty, part, |values| {
+                let top = level.magnitude(Float::F32, values);
+                if top >= F32_EXPONENT {
+                    // Numbers, each of them, whose product or rounding is none.
+                    let checked = finite::check_finite_at(level, GgmlType::F32, values);
+                    checked.map_err(|error| error.moved(first as u64, 0))?;
+                }
+                Ok(top)
+            })?);
+        }
+    }
+    Ok(tops.map(f32::from_bits))
 }
 
-/// The weights and the scale of a row whose values start at `at`.
-fn quantize_row(
+/// The weights and the scales of a group of whole rows; lines and scales are that far apart.
+fn quantize_rows(
     level: Level,
     source: Source<'_>,
-    at: usize,
-    weights: &mut [u8],
-    scale: &mut [u8],
-) -> Result<Stats, PackError> {
-    let mut channel = Channel::new(amax(level, source, at, weights.len())?);
-    scale.copy_from_slice(&channel.d.to_le_bytes());
-    let scale = simd::Scale { amax: channel.amax, d: channel.d, id: channel.id };
+    group: &Group,
+    (lines, line): (&mut [u8], usize),
+    (scales, row_scales): (&mut [u8], usize),
+    stats: &mut Stats,
+) -> Result<(), PackError> {
+    let mut channels = magnitudes(level, source, group)?.map(Channel::new);
+    for (scale, channel) in scales.chunks_exact_mut(row_scales).zip(&channels[..group.count]) {
+        scale.copy_from_slice(&channel.d.to_le_bytes());
+    }
+    let known = (stats.max_abs_error, stats.max_rel_error);
+    let scale = |channel: &Channel| simd::Scale { amax: channel.amax, d: channel.d, id: channel.id, known };
     if let Some(float) = Float::of(source.ty) {
-        // The next row, fetched while this one is in the cache.
-        let ahead = Some(weights.len() * float.bytes());
-        channel.worst = level.scale_down(float, (source.part(at, weights.len()), ahead), scale, weights);
-        return Ok(channel.stats());
-    }
-    for (i, weights) in weights.chunks_mut(STRETCH).enumerate() {
-        let part = source.part(at + i * STRETCH, weights.len());
-        let worst = with_values(source.ty, part, |values| {
-            Ok(level.scale_down(Float::F32, (values, None), scale, weights))
+        // The next rows, fetched while these are in the cache.
+        let ahead = Some(group.count * group.apart * float.bytes());
+        group.for_each_piece(PIECE, |row, first, count| {
+            let part = (source.part(group.at(row, first), count), ahead);
+            let worst = level.scale_down(
+                float,
+                part,
+                scale(&channels[row]),
+                &mut lines[row * line + first..][..count],
+            );
+            channels[row].worst = channels[row].worst.max(worst);
+            Ok(())
         })?;
-        channel.worst = channel.worst.max(worst);
+    } else {
+        for (row, channel) in channels.iter_mut().enumerate().take(group.count) {
+            for (i, weights) in lines[row * line..][..group.width].chunks_mut(STRETCH).enumerate() {
+                let part = source.part(group.at(row, i * STRETCH), weights.len());
+                let worst = with_values(source.ty, part, |values| {
+                    Ok(level.scale_down(Float::F32, (values, None), scale(channel), weights))
+                })?;
+                channel.worst = channel.worst.max(worst);
+            }
+        }
     }
-    Ok(channel.stats())
+    for channel in &channels[..group.count] {
+        stats.merge(&channel.stats());
+    }
+    Ok(())
 }
 
 /// Calls `then` with the values, as little-endian f32, of blocks that hold at most [`STRETCH`].

@@ -22,13 +22,13 @@ const AT_ONCE: usize = 4;
 pub(super) unsafe fn quantize(
     float: Float,
     src: &[u8],
-    quants: &mut [u8],
-    scales: &mut [u8],
+    planes: (&mut [u8], &mut [u8]),
+    known: &Stats,
 ) -> Result<Stats, usize> {
     match float {
-        Float::F32 => run::<0, { 4 * LEN }>(src, quants, scales),
-        Float::F16 => run::<1, { 2 * LEN }>(src, quants, scales),
-        Float::Bf16 => run::<2, { 2 * LEN }>(src, quants, scales),
+        Float::F32 => run::<0, { 4 * LEN }>(src, planes, known),
+        Float::F16 => run::<1, { 2 * LEN }>(src, planes, known),
+        Float::Bf16 => run::<2, { 2 * LEN }>(src, planes, known),
     }
 }
 
@@ -162,6 +162,8 @@ struct Batch {
     ds: [f32; LANES],
     /// Whether `ids` are [`nearest::reciprocal`]'s.
     near: bool,
+    /// Whether no error can be larger than is known; only where `near`.
+    known: bool,
 }
 
 /// Writes a batch's scales; `None` where a block has no Q8_0 form.
@@ -171,6 +173,7 @@ fn scale<const FLOAT: u8, const SIZE: usize>(
     blocks: &[[u8; SIZE]; LANES],
     scales: &mut [u8; 2 * LANES],
     stats: &mut Stats,
+    known: (f32, f32),
 ) -> Option<Batch> {
     let mut top = [_mm256_setzero_si256(); LANES];
     for (top, block) in top.iter_mut().zip(blocks) {
@@ -200,6 +203,7 @@ fn scale<const FLOAT: u8, const SIZE: usize>(
     let tiny = _mm256_cmp_ps::<_CMP_LT_OQ>(amax, _mm256_set1_ps(nearest::SMALLEST));
     let tiny = _mm256_and_ps(tiny, _mm256_cmp_ps::<_CMP_GT_OQ>(amax, zero));
     let near = FLOAT == 2 && _mm256_movemask_ps(tiny) == 0;
+    let known = near && _mm256_movemask_ps(small) == 0 && is_known(amax, known);
     let id = if near {
         // `nearest::reciprocal`, all at once; a scale that is stored has no amax above its `LARGEST`.
         let less = _mm256_cmp_ps::<_CMP_LT_OQ>(_mm256_mul_ps(amax, id), _mm256_set1_ps(127.0));
@@ -216,17 +220,33 @@ fn scale<const FLOAT: u8, const SIZE: usize>(
         _mm256_storeu_ps(ds.as_mut_ptr(), stored);
         (ids, ds)
     };
-    Some(Batch { amax, ids, ds, near })
+    Some(Batch { amax, ids, ds, near, known })
+}
+
+/// Whether blocks of BF16 with normal scales cannot have larger errors than are known, by themselves and over `amax`.
+#[inline]
+#[target_feature(enable = "avx2,f16c,fma")]
+fn is_known(amax: __m256, (error, ratio): (f32, f32)) -> bool {
+    let worst: &[f32; 128] = &nearest::worst().block;
+    let mantissa = _mm256_set1_epi32(0x7f);
+    let at = _mm256_and_si256(_mm256_srli_epi32::<16>(_mm256_castps_si256(amax)), mantissa);
+    // SAFETY: every index is below 128.
+    let most = unsafe { _mm256_i32gather_ps::<4>(worst.as_ptr(), at) };
+    let larger = _mm256_cmp_ps::<_CMP_GT_OQ>(most, _mm256_set1_ps(ratio));
+    let most = _mm256_mul_ps(_mm256_mul_ps(most, amax), _mm256_set1_ps(nearest::ROUNDED));
+    let larger = _mm256_or_ps(larger, _mm256_cmp_ps::<_CMP_GT_OQ>(most, _mm256_set1_ps(error)));
+    _mm256_movemask_ps(larger) == 0
 }
 
 #[inline]
 #[target_feature(enable = "avx2,f16c,fma")]
 fn run<const FLOAT: u8, const SIZE: usize>(
     src: &[u8],
-    quants: &mut [u8],
-    scales: &mut [u8],
+    (quants, scales): (&mut [u8], &mut [u8]),
+    known: &Stats,
 ) -> Result<Stats, usize> {
     let mut stats = Stats::default();
+    let mut known = (known.max_abs_error, known.max_rel_error);
     let mut errors = _mm256_setzero_si256();
     let mut relative = _mm256_setzero_ps();
     let (batches, rest) = src.as_chunks::<SIZE>().0.as_chunks::<LANES>();
@@ -234,13 +254,25 @@ fn run<const FLOAT: u8, const SIZE: usize>(
     let (scale_batches, scales_rest) = scales.as_chunks_mut::<{ 2 * LANES }>();
     let outs = quant_batches.chunks_mut(AT_ONCE).zip(scale_batches.chunks_mut(AT_ONCE));
     for (i, (batches, (quants, scales))) in batches.chunks(AT_ONCE).zip(outs).enumerate() {
-        let none = Batch { amax: _mm256_setzero_ps(), ids: [0.0; LANES], ds: [0.0; LANES], near: false };
+        let none = Batch {
+            amax: _mm256_setzero_ps(),
+            ids: [0.0; LANES],
+            ds: [0.0; LANES],
+            near: false,
+            known: false,
+        };
         let mut scaled = [none; AT_ONCE];
         for (j, (batch, (blocks, scales))) in scaled.iter_mut().zip(batches.iter().zip(scales)).enumerate() {
             let first = (i * AT_ONCE + j) * LANES;
-            *batch = scale::<FLOAT, SIZE>(blocks, scales, &mut stats).ok_or(first)?;
+            *batch = scale::<FLOAT, SIZE>(blocks, scales, &mut stats, known).ok_or(first)?;
         }
         for (batch, (blocks, quants)) in scaled.iter().zip(batches.iter().zip(quants)) {
+            if batch.known {
+                for lane in 0..LANES {
+                    plain::<FLOAT, SIZE>(&blocks[lane], batch.ids[lane], &mut quants[lane]);
+                }
+                continue;
+            }
             let mut worst = [_mm256_setzero_si256(); LANES];
             if batch.near {
                 for lane in 0..LANES {
@@ -261,17 +293,14 @@ fn run<const FLOAT: u8, const SIZE: usize>(
             errors = _mm256_max_epu32(errors, worst);
             // The first operand of `max` gives way to the second where it is NaN: 0/0, an all-zero block.
             relative = _mm256_max_ps(_mm256_div_ps(_mm256_castsi256_ps(worst), batch.amax), relative);
+            if batch.near {
+                let (error, ratio) = largest(errors, relative);
+                known = (known.0.max(error), known.1.max(ratio));
+            }
         }
     }
     stats.blocks = (batches.len() * LANES) as u64;
-    let (mut bits, mut ratios) = ([0_u32; LANES], [0.0_f32; LANES]);
-    // SAFETY: both arrays are 32 bytes.
-    unsafe {
-        _mm256_storeu_si256(bits.as_mut_ptr().cast(), errors);
-        _mm256_storeu_ps(ratios.as_mut_ptr(), relative);
-    }
-    stats.max_abs_error = f32::from_bits(bits.into_iter().fold(0, u32::max));
-    stats.max_rel_error = ratios.into_iter().fold(0.0, f32::max);
+    (stats.max_abs_error, stats.max_rel_error) = largest(errors, relative);
     let tail = portable::quantize(
         [Float::F32, Float::F16, Float::Bf16][FLOAT as usize],
         rest.as_flattened(),
@@ -280,6 +309,31 @@ fn run<const FLOAT: u8, const SIZE: usize>(
     );
     stats.merge(&tail.map_err(|block| batches.len() * LANES + block)?);
     Ok(stats)
+}
+
+/// The largest of eight errors and of eight ratios, none of them negative.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn largest(errors: __m256i, ratios: __m256) -> (f32, f32) {
+    let (mut bits, mut each) = ([0_u32; LANES], [0.0_f32; LANES]);
+    // SAFETY: both arrays are 32 bytes.
+    unsafe {
+        _mm256_storeu_si256(bits.as_mut_ptr().cast(), errors);
+        _mm256_storeu_ps(each.as_mut_ptr(), ratios);
+    }
+    (f32::from_bits(bits.into_iter().fold(0, u32::max)), each.into_iter().fold(0.0, f32::max))
+}
+
+/// As [`nearest`], without errors.
+#[inline]
+#[target_feature(enable = "avx2,f16c,fma")]
+fn plain<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE], id: f32, quants: &mut [u8; LEN]) {
+    let (id, round) = (_mm256_set1_ps(id), _mm256_set1_ps(nearest::ROUND));
+    let mut q = [_mm256_setzero_si256(); 4];
+    for (q, x) in q.iter_mut().zip(values::<FLOAT, SIZE>(block)) {
+        *q = _mm256_castps_si256(_mm256_fmadd_ps(x, id, round));
+    }
+    put::<FLOAT>(q, quants);
 }
 
 /// As [`one`], for BF16 and with the `id` that [`nearest::reciprocal`] gives.

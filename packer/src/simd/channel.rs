@@ -14,9 +14,22 @@ pub(crate) struct Scale {
     pub(crate) amax: f32,
     pub(crate) d: f32,
     pub(crate) id: f32,
+    /// The largest error that is known already, of this row or others, and the largest over a row's `amax`: smaller
+    /// ones need not be looked for.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    pub(crate) known: (f32, f32),
 }
 
 impl Level {
+    /// Rows that are best read side by side, a stretch of each in turn: a processor fetches each from memory by itself.
+    pub(crate) fn rows_at_once(self) -> usize {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => 4,
+            _ => 1,
+        }
+    }
+
     /// Bits of the largest magnitude in `src`; 0x7f80_0000 or more where a value is infinite or NaN.
     pub(crate) fn magnitude(self, float: Float, src: &[u8]) -> u32 {
         match self.0 {
@@ -31,7 +44,7 @@ impl Level {
     }
 
     /// Quantizes values of which none is larger than the scale's `amax`, one byte each to `quants`, which is as
-    /// long as they are. Gives the bits of the largest error against the scale. `ahead` is how many bytes after `src`
+    /// long as they are. Gives the bits of the largest error against the scale, or less where that is `known`. `ahead` is how many bytes after `src`
     /// starts what will be read next does, if that is known: it is fetched meanwhile.
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
     pub(crate) fn scale_down(
@@ -91,8 +104,8 @@ fn portable_scale_down(float: Float, src: &[u8], Scale { d, id, .. }: Scale, qua
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use super::super::avx2::{max, put, tops, values, widen};
-    use super::super::nearest::{ROUND, reciprocal};
-    use super::super::{AHEAD, prefetch};
+    use super::super::nearest::{ROUND, ROUNDED, mantissa, reciprocal, worst};
+    use super::super::prefetch;
     use super::{BELOW_HALF, Float, Scale, portable_magnitude, portable_scale_down};
     use crate::q8_0::LEN;
     use std::arch::x86_64::*;
@@ -117,7 +130,6 @@ mod avx2 {
         for quad in quads {
             for (top, block) in top.iter_mut().zip(quad) {
                 *top = max::<FLOAT>(*top, tops::<FLOAT, SIZE>(block));
-                prefetch(block, AHEAD);
             }
         }
         for block in last {
@@ -166,16 +178,39 @@ mod avx2 {
         let (outs, quants_rest) = quants.as_chunks_mut::<LEN>();
         let mut errors = [_mm256_setzero_si256(); 4];
         let near = if FLOAT == 2 { reciprocal(scale.amax, scale.id) } else { None };
-        for (block, out) in blocks.iter().zip(outs) {
-            match near {
-                Some(near) => nearest::<FLOAT, SIZE>(block, (scale.d, near), out, &mut errors),
-                None => quantize::<FLOAT, SIZE>(block, (scale.d, scale.id), out, &mut errors),
+        match near {
+            Some(near) if is_known(scale) => {
+                let (near, round) = (_mm256_set1_ps(near), _mm256_set1_ps(ROUND));
+                for (block, out) in blocks.iter().zip(outs) {
+                    let mut q = [_mm256_setzero_si256(); 4];
+                    for (q, x) in q.iter_mut().zip(values::<FLOAT, SIZE>(block)) {
+                        *q = _mm256_castps_si256(_mm256_fmadd_ps(x, near, round));
+                    }
+                    put::<FLOAT>(q, out);
+                    if let Some(ahead) = ahead {
+                        prefetch(block, ahead);
+                    }
+                }
             }
-            if let Some(ahead) = ahead {
-                prefetch(block, ahead);
+            _ => {
+                for (block, out) in blocks.iter().zip(outs) {
+                    match near {
+                        Some(near) => nearest::<FLOAT, SIZE>(block, (scale.d, near), out, &mut errors),
+                        None => quantize::<FLOAT, SIZE>(block, (scale.d, scale.id), out, &mut errors),
+                    }
+                    if let Some(ahead) = ahead {
+                        prefetch(block, ahead);
+                    }
+                }
             }
         }
         largest(errors).max(portable_scale_down(float, rest, scale, quants_rest))
+    }
+
+    /// Whether no BF16 value of a row can have a larger error than is known, neither by itself nor over `amax`.
+    fn is_known(scale: Scale) -> bool {
+        let most = worst().channel[mantissa(scale.amax)];
+        most * scale.amax * ROUNDED <= scale.known.0 && most <= scale.known.1
     }
 
     /// One block of BF16, with the reciprocal that [`reciprocal`] gives; `errors` take its errors.
