@@ -162,6 +162,51 @@ fn channels_of_every_size() {
 }
 
 #[test]
+fn the_largest_errors_among_many_rows() {
+    // Errors that cannot be larger than those of rows before are not looked for: which rows have them must not matter.
+    let (rows, cols) = (200, 160);
+    for (seed, step) in [(3, 0), (4, 1), (5, -1), (6, 3), (7, -7)] {
+        let mut random = Random(seed);
+        let mut src = Vec::new();
+        for row in 0..rows {
+            // Values in a narrow range, whose scale goes up or down from row to row, some rows alike but for signs.
+            let exponent = (127 + step * row / 30) as u32;
+            src.extend(random.floats(GgmlType::BF16, cols as usize, exponent - 6..exponent + 1));
+            if row % 5 == 0 {
+                let last: Vec<u8> = src[src.len() - 2 * cols as usize..].iter().map(|b| b ^ 0x80).collect();
+                src.truncate(src.len() - last.len());
+                src.extend(last);
+            }
+        }
+        for scales in [Scales::Channel, Scales::Block32] {
+            for order in [Order::Vnni16, Order::NvA32] {
+                let form = Form { order, scales, rows: rows as usize, cols: cols as usize };
+                check(form, GgmlType::BF16, &src);
+            }
+        }
+    }
+}
+
+#[test]
+fn of_two_faults_the_first_row_s_is_named() {
+    let (rows, cols) = (20, 96);
+    for level in Level::available() {
+        for (first, second) in [((1, 90), (2, 3)), ((4, 95), (5, 0)), ((0, 7), (3, 6)), ((17, 1), (18, 0))] {
+            let mut src = Random(8).floats(GgmlType::BF16, rows * cols, 110..120);
+            for (row, col) in [first, second] {
+                let at = row * cols + col;
+                src[2 * at..2 * at + 2].copy_from_slice(&0x7f80_u16.to_le_bytes());
+            }
+            for scales in [Scales::Channel, Scales::Block32] {
+                let form = Form { order: Order::Vnni16, scales, rows, cols };
+                let error = packed(level, form, GgmlType::BF16, &src).expect_err("an infinity").to_string();
+                assert_eq!(error, format!("element {} inf", first.0 * cols + first.1), "{}", level.name());
+            }
+        }
+    }
+}
+
+#[test]
 fn channels_by_hand() {
     let row = |x: &[f32]| {
         let src: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();

@@ -12,9 +12,6 @@ use gantry_formats::layout::{Order, Scales};
 /// Columns at a time where they stay in the first-level cache: a multiple of every block and every tile.
 pub(super) const STRETCH: usize = 2048;
 
-/// Columns at a time of rows that are read side by side.
-const PIECE: usize = 512;
-
 /// Columns at a time where they stay in the second-level cache. Scales per channel take a whole row, which is not
 /// much longer.
 const WIDE: usize = 16_384;
@@ -62,6 +59,11 @@ impl Channel {
         Self { amax, d, id, worst: 0 }
     }
 
+    /// With the largest errors that are known.
+    fn scale(&self, known: (f32, f32)) -> simd::Scale {
+        simd::Scale { amax: self.amax, d: self.d, id: self.id, known }
+    }
+
     fn stats(&self) -> Stats {
         let error = f32::from_bits(self.worst);
         let lost = self.amax > 0.0 && self.id == 0.0;
@@ -83,24 +85,6 @@ pub(super) fn pack(
     source: Source<'_>,
     (quants, scales): (&mut [u8], &mut [u8]),
 ) -> Result<Stats, PackError> {
-    let side_by_side = if Float::of(source.ty).is_some() { level.rows_at_once() } else { 1 };
-    let packed = pack_by(level, side_by_side, form, extents, source, (&mut *quants, &mut *scales));
-    if packed.is_err() && side_by_side > 1 {
-        // Of several faults the first in the order of rows is named.
-        return pack_by(level, 1, form, extents, source, (quants, scales));
-    }
-    packed
-}
-
-/// [`pack`], `side_by_side` rows at a time, a divisor of 16.
-fn pack_by(
-    level: Level,
-    side_by_side: usize,
-    form: Form,
-    extents: &Extents,
-    source: Source<'_>,
-    (quants, scales): (&mut [u8], &mut [u8]),
-) -> Result<Stats, PackError> {
     let mut stats = Stats::default();
     let wide = if form.scales == Scales::Channel { extents.cols } else { WIDE.min(extents.cols) }.max(1);
     let stride = stride(wide);
@@ -115,26 +99,37 @@ fn pack_by(
         }
         for first in (0..extents.cols).step_by(wide) {
             let (width, padded) = (wide.min(form.cols - first), wide.min(extents.cols - first));
-            for i in (0..rows).step_by(side_by_side) {
-                let group = Group {
-                    at: (row + i) * form.cols + first,
-                    apart: form.cols,
-                    count: side_by_side.min(rows - i),
-                    width,
-                };
-                let lines = (&mut scratch[i * stride..], stride);
-                for line in lines.0.chunks_mut(stride).take(group.count) {
-                    line[width..padded].fill(0);
+            let mut done = 0;
+            if form.scales == Scales::Channel && level.reads_rows_together() {
+                // Four rows at a time, as many as there are of them.
+                let fours = scratch.chunks_exact_mut(4 * stride).take(rows / 4);
+                for (lines, scales) in fours.zip(scales.as_chunks_mut::<16>().0) {
+                    let at = (row + done) * form.cols;
+                    if !quantize_four(level, (source, at), (lines, stride, width), scales, &mut stats)? {
+                        break;
+                    }
+                    done += 4;
                 }
-                let scales = (&mut scales[i * extents.row_scales..], extents.row_scales);
+            }
+            for (i, line) in scratch.chunks_exact_mut(stride).take(rows).enumerate() {
+                let (line, padding) = line[..padded].split_at_mut(width);
+                padding.fill(0);
+                if i < done {
+                    continue;
+                }
+                let at = (row + i) * form.cols + first;
+                let scales = &mut scales[i * extents.row_scales..][..extents.row_scales];
                 match form.scales {
-                    Scales::Channel => quantize_rows(level, source, &group, lines, scales, &mut stats)?,
+                    Scales::Channel => {
+                        let known = (stats.max_abs_error, stats.max_rel_error);
+                        stats.merge(&quantize_row(level, (source, at), line, scales, known)?);
+                    }
                     Scales::Block32 => {
-                        for scales in scales.0.chunks_exact_mut(scales.1).take(group.count) {
-                            scales[(first + width) / 16..(first + padded) / 16].fill(0);
-                        }
-                        let scales = (&mut scales.0[first / 16..], scales.1);
-                        quantize_blocks(level, source, &group, lines, scales, &mut stats)?;
+                        let (scales, padding) = scales[first / 16..][..padded / 16].split_at_mut(width / 16);
+                        padding.fill(0);
+                        let part = source.part(at, width);
+                        let piece = quantize_blocks(level, source.ty, part, (line, scales), &stats);
+                        stats.merge(&piece.map_err(|error| source.moved(error, at))?);
                     }
                 }
             }
@@ -206,57 +201,8 @@ impl Place<'_> {
     }
 }
 
-/// Values of some rows that are quantized side by side: `width` of each, the first of which is value `at` of the source,
-/// and from row to row values that are `apart`.
-struct Group {
-    at: usize,
-    apart: usize,
-    count: usize,
-    width: usize,
-}
-
-impl Group {
-    /// Calls `each(row of the group, first column, columns)` for all of it, piece by piece.
-    fn for_each_piece(
-        &self,
-        piece: usize,
-        mut each: impl FnMut(usize, usize, usize) -> Result<(), PackError>,
-    ) -> Result<(), PackError> {
-        let piece = if self.count == 1 { self.width.max(1) } else { piece };
-        for first in (0..self.width).step_by(piece) {
-            for row in 0..self.count {
-                each(row, first, piece.min(self.width - first))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn at(&self, row: usize, col: usize) -> usize {
-        self.at + row * self.apart + col
-    }
-}
-
-/// Q8_0's weights and scales of a group of whole blocks; lines and scales are that far apart.
+/// Q8_0's weights and scales of whole blocks; errors no larger than those of `known` may be missing.
 fn quantize_blocks(
-    level: Level,
-    source: Source<'_>,
-    group: &Group,
-    (lines, line): (&mut [u8], usize),
-    (scales, row_scales): (&mut [u8], usize),
-    stats: &mut Stats,
-) -> Result<(), PackError> {
-    group.for_each_piece(PIECE, |row, first, count| {
-        let at = group.at(row, first);
-        let weights = &mut lines[row * line + first..][..count];
-        let scales = &mut scales[row * row_scales + first / 16..][..count / 16];
-        let piece = quantize_piece(level, source.ty, source.part(at, count), (weights, scales), stats);
-        stats.merge(&piece.map_err(|error| source.moved(error, at))?);
-        Ok(())
-    })
-}
-
-/// Q8_0's weights and scales of whole blocks.
-fn quantize_piece(
     level: Level,
     ty: GgmlType,
     src: &[u8],
@@ -277,85 +223,94 @@ fn quantize_piece(
     Ok(Stats { blocks: scales.len() as u64 / 2, subnormal, ..Stats::default() })
 }
 
-/// Largest magnitude of each row of a group; refuses what is no number.
-fn magnitudes(level: Level, source: Source<'_>, group: &Group) -> Result<[f32; 16], PackError> {
-    let mut tops = [0; 16];
+/// Largest magnitude of `count` values from `at` on; refuses what is no number.
+fn amax(level: Level, source: Source<'_>, at: usize, count: usize) -> Result<f32, PackError> {
+    let part = source.part(at, count);
     if let Some(float) = Float::of(source.ty) {
-        group.for_each_piece(PIECE, |row, first, count| {
-            let (at, top) = (group.at(row, first), &mut tops[row]);
-            let part = source.part(at, count);
-            *top = level.magnitude(float, part).max(*top);
-            if *top >= F32_EXPONENT {
-                finite::check_finite_at(level, source.ty, part).map_err(|error| source.moved(error, at))?;
-            }
-            Ok(())
-        })?;
-        return Ok(tops.map(f32::from_bits));
-    }
-    for (row, top) in tops.iter_mut().enumerate().take(group.count) {
-        let (at, count) = (group.at(row, 0), group.width);
-        let part = source.part(at, count);
-        finite::check_finite_at(level, source.ty, part).map_err(|error| source.moved(error, at))?;
-        for first in (at..at + count).step_by(STRETCH) {
-            let part = source.part(first, STRETCH.min(at + count - first));
-            *top = (*top).max(with_values(source.ty, part, |values| {
-                let top = level.magnitude(Float::F32, values);
-                if top >= F32_EXPONENT {
-                    // Numbers, each of them, whose product or rounding is none.
-                    let checked = finite::check_finite_at(level, GgmlType::F32, values);
-                    checked.map_err(|error| error.moved(first as u64, 0))?;
-                }
-                Ok(top)
-            })?);
+        let top = level.magnitude(float, part);
+        if top >= F32_EXPONENT {
+            finite::check_finite_at(level, source.ty, part).map_err(|error| source.moved(error, at))?;
         }
+        return Ok(f32::from_bits(top));
     }
-    Ok(tops.map(f32::from_bits))
+    finite::check_finite_at(level, source.ty, part).map_err(|error| source.moved(error, at))?;
+    let mut top = 0;
+    for first in (at..at + count).step_by(STRETCH) {
+        let part = source.part(first, STRETCH.min(at + count - first));
+        top = top.max(with_values(source.ty, part, |values| {
+            let top = level.magnitude(Float::F32, values);
+            if top >= F32_EXPONENT {
+                // Numbers, each of them, whose product or rounding is none.
+                let checked = finite::check_finite_at(level, GgmlType::F32, values);
+                checked.map_err(|error| error.moved(first as u64, 0))?;
+            }
+            Ok(top)
+        })?);
+    }
+    Ok(f32::from_bits(top))
 }
 
-/// The weights and the scales of a group of whole rows; lines and scales are that far apart.
-fn quantize_rows(
+/// The weights and scales of four rows of floats, the first of whose values are at `at` and whose lines are `stride`
+/// apart; or `false`, and nothing is written, where the values are no floats of BF16.
+fn quantize_four(
     level: Level,
-    source: Source<'_>,
-    group: &Group,
-    (lines, line): (&mut [u8], usize),
-    (scales, row_scales): (&mut [u8], usize),
+    (source, at): (Source<'_>, usize),
+    (lines, stride, width): (&mut [u8], usize, usize),
+    scales: &mut [u8; 16],
     stats: &mut Stats,
-) -> Result<(), PackError> {
-    let mut channels = magnitudes(level, source, group)?.map(Channel::new);
-    for (scale, channel) in scales.chunks_exact_mut(row_scales).zip(&channels[..group.count]) {
-        scale.copy_from_slice(&channel.d.to_le_bytes());
+) -> Result<bool, PackError> {
+    if source.ty != GgmlType::BF16 || width == 0 {
+        return Ok(false);
     }
-    let known = (stats.max_abs_error, stats.max_rel_error);
-    let scale = |channel: &Channel| simd::Scale { amax: channel.amax, d: channel.d, id: channel.id, known };
-    if let Some(float) = Float::of(source.ty) {
-        // The next rows, fetched while these are in the cache.
-        let ahead = Some(group.count * group.apart * float.bytes());
-        group.for_each_piece(PIECE, |row, first, count| {
-            let part = (source.part(group.at(row, first), count), ahead);
-            let worst = level.scale_down(
-                float,
-                part,
-                scale(&channels[row]),
-                &mut lines[row * line + first..][..count],
-            );
-            channels[row].worst = channels[row].worst.max(worst);
-            Ok(())
-        })?;
-    } else {
-        for (row, channel) in channels.iter_mut().enumerate().take(group.count) {
-            for (i, weights) in lines[row * line..][..group.width].chunks_mut(STRETCH).enumerate() {
-                let part = source.part(group.at(row, i * STRETCH), weights.len());
-                let worst = with_values(source.ty, part, |values| {
-                    Ok(level.scale_down(Float::F32, (values, None), scale(channel), weights))
-                })?;
-                channel.worst = channel.worst.max(worst);
-            }
+    let parts: [&[u8]; 4] = std::array::from_fn(|row| source.part(at + row * width, width));
+    let tops = level.magnitudes(parts);
+    for (row, (part, top)) in parts.into_iter().zip(tops).enumerate() {
+        if top >= F32_EXPONENT {
+            let checked = finite::check_finite_at(level, source.ty, part);
+            checked.map_err(|error| source.moved(error, at + row * width))?;
         }
     }
-    for channel in &channels[..group.count] {
+    let mut channels = tops.map(|top| Channel::new(f32::from_bits(top)));
+    for (scale, channel) in scales.as_chunks_mut().0.iter_mut().zip(&channels) {
+        *scale = channel.d.to_le_bytes();
+    }
+    let known = (stats.max_abs_error, stats.max_rel_error);
+    let mut lines = lines.chunks_exact_mut(stride).map(|line| &mut line[..width]);
+    let weights = std::array::from_fn(|_| lines.next().unwrap_or_default());
+    let worst =
+        level.scale_down_four(parts, channels.each_ref().map(|channel| channel.scale(known)), weights);
+    for (channel, worst) in channels.iter_mut().zip(worst) {
+        channel.worst = worst;
         stats.merge(&channel.stats());
     }
-    Ok(())
+    Ok(true)
+}
+
+/// The weights and the scale of a row whose values start at `at`; errors no larger than what is known may be missing.
+fn quantize_row(
+    level: Level,
+    (source, at): (Source<'_>, usize),
+    weights: &mut [u8],
+    scale: &mut [u8],
+    known: (f32, f32),
+) -> Result<Stats, PackError> {
+    let mut channel = Channel::new(amax(level, source, at, weights.len())?);
+    scale.copy_from_slice(&channel.d.to_le_bytes());
+    let scale = channel.scale(known);
+    if let Some(float) = Float::of(source.ty) {
+        // The next row, fetched while this one is in the cache.
+        let ahead = Some(weights.len() * float.bytes());
+        channel.worst = level.scale_down(float, (source.part(at, weights.len()), ahead), scale, weights);
+        return Ok(channel.stats());
+    }
+    for (i, weights) in weights.chunks_mut(STRETCH).enumerate() {
+        let part = source.part(at + i * STRETCH, weights.len());
+        let worst = with_values(source.ty, part, |values| {
+            Ok(level.scale_down(Float::F32, (values, None), scale, weights))
+        })?;
+        channel.worst = channel.worst.max(worst);
+    }
+    Ok(channel.stats())
 }
 
 /// Calls `then` with the values, as little-endian f32, of blocks that hold at most [`STRETCH`].

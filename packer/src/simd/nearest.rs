@@ -54,7 +54,9 @@ pub(super) fn worst() -> &'static Worst {
             let stored = fp16::f16_to_f32(fp16::f32_to_f16(d));
             // Values of less than half a scale, the smaller ones here, have themselves as errors.
             for shift in 0..=8 {
-                for x in (128..256_u16).map(|x| f32::from(x) / f32::from(1_u16 << shift)).filter(|x| *x <= amax) {
+                for x in
+                    (128..256_u16).map(|x| f32::from(x) / f32::from(1_u16 << shift)).filter(|x| *x <= amax)
+                {
                     let q = (x * id + BELOW_HALF).trunc();
                     *channel = channel.max((x - d * q).abs());
                     *block = block.max((x - stored * q).abs());
@@ -77,6 +79,7 @@ pub(super) const ROUNDED: f32 = 1.0 + 1.0 / 1_048_576.0;
 
 #[cfg(test)]
 mod tests {
+    use super::super::portable::SMALLEST_NORMAL_F16;
     use super::*;
 
     #[test]
@@ -93,6 +96,30 @@ mod tests {
                     assert_eq!(x.mul_add(near, ROUND) - ROUND, truth, "{x} of {amax}, fused");
                     assert_eq!((x * near + ROUND) - ROUND, truth, "{x} of {amax}");
                 }
+            }
+        }
+    }
+    #[test]
+    fn no_error_is_larger_than_the_worst_and_one_is_as_large() {
+        for (m, exponent) in (128..256_u16).flat_map(|m| [-13, -7, 0, 9].map(|e| (m, e))) {
+            let amax = f32::from(m) * 2_f32.powi(exponent);
+            let (d, at) = (amax / 127.0, mantissa(amax));
+            assert_eq!(at, usize::from(m) - 128);
+            let stored = fp16::f16_to_f32(fp16::f32_to_f16(d));
+            let (mut channel, mut block) = (0.0_f32, 0.0_f32);
+            for (x, shift) in (128..256_u16).flat_map(|x| (-20..=0).map(move |s| (x, s))) {
+                let x = f32::from(x) * 2_f32.powi(exponent + shift);
+                if x <= amax {
+                    let q = (x * (1.0 / d)).round();
+                    channel = channel.max((x - d * q).abs());
+                    block = block.max(stored.mul_add(-q, x).abs());
+                }
+            }
+            assert_eq!(channel / amax, worst().channel[at], "{m}, {exponent}");
+            assert!(worst().channel[at] * amax * ROUNDED >= channel, "{m}, {exponent}");
+            if stored >= SMALLEST_NORMAL_F16 {
+                assert_eq!(block / amax, worst().block[at], "{m}, {exponent}");
+                assert!(worst().block[at] * amax * ROUNDED >= block, "{m}, {exponent}");
             }
         }
     }
