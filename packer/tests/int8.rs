@@ -130,7 +130,9 @@ fn check(form: Form, ty: GgmlType, src: &[u8]) {
 #[test]
 fn floats_in_every_order() {
     let mut random = Random(1);
-    for (rows, cols) in [(1, 32), (17, 96), (16, 64), (33, 2080), (5, 4128), (3, 45), (18, 1)] {
+    for (rows, cols) in
+        [(1, 32), (17, 96), (16, 64), (33, 2080), (5, 4128), (3, 45), (18, 1), (21, 512), (5, 16_640)]
+    {
         for ty in [GgmlType::BF16, GgmlType::F16, GgmlType::F32] {
             let src = random.floats(ty, rows * cols, 110..130);
             for form in forms(rows, cols) {
@@ -164,8 +166,9 @@ fn channels_of_every_size() {
 #[test]
 fn the_largest_errors_among_many_rows() {
     // Errors that cannot be larger than those of rows before are not looked for: which rows have them must not matter.
-    let (rows, cols) = (200, 160);
-    for (seed, step) in [(3, 0), (4, 1), (5, -1), (6, 3), (7, -7)] {
+    let rows = 200;
+    for (cols, seed, step) in [(160, 3, 0), (256, 4, 1), (160, 5, -1), (256, 6, 3), (256, 7, -7), (512, 8, 0)]
+    {
         let mut random = Random(seed);
         let mut src = Vec::new();
         for row in 0..rows {
@@ -189,7 +192,7 @@ fn the_largest_errors_among_many_rows() {
 
 #[test]
 fn of_two_faults_the_first_row_s_is_named() {
-    let (rows, cols) = (20, 96);
+    let (rows, cols) = (20, 256);
     for level in Level::available() {
         for (first, second) in [((1, 90), (2, 3)), ((4, 95), (5, 0)), ((0, 7), (3, 6)), ((17, 1), (18, 0))] {
             let mut src = Random(8).floats(GgmlType::BF16, rows * cols, 110..120);

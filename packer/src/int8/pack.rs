@@ -111,10 +111,27 @@ pub(super) fn pack(
                     done += 4;
                 }
             }
+            if form.scales == Scales::Block32 && source.ty == GgmlType::BF16 {
+                let columns = (form.cols, first, width);
+                let fours = scratch.chunks_exact_mut(4 * stride).take(rows / 4);
+                for (lines, scales) in fours.zip(scales.chunks_exact_mut(4 * extents.row_scales)) {
+                    let (at, lines) = ((row + done) * form.cols, (lines, stride));
+                    let scales = (scales, extents.row_scales);
+                    match quantize_four_blocks(level, (source, at, columns), lines, scales, &stats) {
+                        Some(piece) => stats.merge(&piece),
+                        None => break,
+                    }
+                    done += 4;
+                }
+            }
             for (i, line) in scratch.chunks_exact_mut(stride).take(rows).enumerate() {
                 let (line, padding) = line[..padded].split_at_mut(width);
                 padding.fill(0);
                 if i < done {
+                    if form.scales == Scales::Block32 {
+                        let scales = &mut scales[i * extents.row_scales..][..extents.row_scales];
+                        scales[(first + width) / 16..(first + padded) / 16].fill(0);
+                    }
                     continue;
                 }
                 let at = (row + i) * form.cols + first;
@@ -221,6 +238,24 @@ fn quantize_blocks(
     }
     let subnormal = q8_0::count_subnormal(scales);
     Ok(Stats { blocks: scales.len() as u64 / 2, subnormal, ..Stats::default() })
+}
+
+/// [`quantize_blocks`] of some columns of four rows of BF16, the first of which is at `at`; lines and the scales of rows are
+/// that far apart. `None`, and rubbish, where they are better taken one by one.
+fn quantize_four_blocks(
+    level: Level,
+    (source, at, (cols, first, width)): (Source<'_>, usize, (usize, usize, usize)),
+    (lines, stride): (&mut [u8], usize),
+    (scales, row_scales): (&mut [u8], usize),
+    known: &Stats,
+) -> Option<Stats> {
+    let parts = std::array::from_fn(|row| source.part(at + row * cols + first, width));
+    let mut planes = lines.chunks_exact_mut(stride).zip(scales.chunks_exact_mut(row_scales));
+    let planes = std::array::from_fn(|_| {
+        let (line, scales) = planes.next().unwrap_or_default();
+        (&mut line[..width], &mut scales[first / 16..][..width / 16])
+    });
+    level.quantize_four(parts, planes, known)
 }
 
 /// Largest magnitude of `count` values from `at` on; refuses what is no number.

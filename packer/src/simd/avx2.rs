@@ -238,6 +238,84 @@ fn is_known(amax: __m256, (error, ratio): (f32, f32)) -> bool {
     _mm256_movemask_ps(larger) == 0
 }
 
+/// A batch's blocks, where its quants go, and where its scales go.
+type Part<'a, const SIZE: usize> =
+    ((&'a [[u8; SIZE]; LANES], &'a mut [[u8; LEN]; LANES]), &'a mut [u8; 2 * LANES]);
+
+/// What was found so far.
+struct Found {
+    stats: Stats,
+    /// Errors, and ratios, up to which none is looked for.
+    known: (f32, f32),
+    errors: __m256i,
+    relative: __m256,
+}
+
+impl Found {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn new(known: &Stats) -> Self {
+        Self {
+            stats: Stats::default(),
+            known: (known.max_abs_error, known.max_rel_error),
+            errors: _mm256_setzero_si256(),
+            relative: _mm256_setzero_ps(),
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn stats(self) -> Stats {
+        let (max_abs_error, max_rel_error) = largest(self.errors, self.relative);
+        Stats { max_abs_error, max_rel_error, ..self.stats }
+    }
+}
+
+/// Quantizes the batches that are there, the first ones. The error is the number of one that has no Q8_0 form.
+#[inline]
+#[target_feature(enable = "avx2,f16c,fma")]
+fn turn<const FLOAT: u8, const SIZE: usize>(
+    found: &mut Found,
+    mut parts: [Option<Part<'_, SIZE>>; AT_ONCE],
+) -> Result<(), usize> {
+    let none =
+        Batch { amax: _mm256_setzero_ps(), ids: [0.0; LANES], ds: [0.0; LANES], near: false, known: false };
+    let mut scaled = [none; AT_ONCE];
+    for (j, (batch, part)) in scaled.iter_mut().zip(&mut parts).enumerate() {
+        let Some(((blocks, _), scales)) = part else { break };
+        *batch = scale::<FLOAT, SIZE>(blocks, scales, &mut found.stats, found.known).ok_or(j)?;
+        found.stats.blocks += LANES as u64;
+    }
+    for (batch, part) in scaled.iter().zip(&mut parts) {
+        let Some(((blocks, quants), _)) = part else { break };
+        if batch.known {
+            for lane in 0..LANES {
+                plain::<FLOAT, SIZE>(&blocks[lane], batch.ids[lane], &mut quants[lane]);
+            }
+            continue;
+        }
+        let mut worst = [_mm256_setzero_si256(); LANES];
+        for lane in 0..LANES {
+            let (id, d) = (batch.ids[lane], batch.ds[lane]);
+            worst[lane] = if batch.near {
+                nearest::<FLOAT, SIZE>(&blocks[lane], id, d, &mut quants[lane])
+            } else {
+                one::<FLOAT, SIZE>(&blocks[lane], id, d, &mut quants[lane])
+            };
+        }
+        let worst = maxima::<0>(worst);
+        found.errors = _mm256_max_epu32(found.errors, worst);
+        // The first operand of `max` gives way to the second where it is NaN: 0/0, an all-zero block.
+        let ratio = _mm256_div_ps(_mm256_castsi256_ps(worst), batch.amax);
+        found.relative = _mm256_max_ps(ratio, found.relative);
+        if batch.near {
+            let (error, ratio) = largest(found.errors, found.relative);
+            found.known = (found.known.0.max(error), found.known.1.max(ratio));
+        }
+    }
+    Ok(())
+}
+
 #[inline]
 #[target_feature(enable = "avx2,f16c,fma")]
 fn run<const FLOAT: u8, const SIZE: usize>(
@@ -245,62 +323,16 @@ fn run<const FLOAT: u8, const SIZE: usize>(
     (quants, scales): (&mut [u8], &mut [u8]),
     known: &Stats,
 ) -> Result<Stats, usize> {
-    let mut stats = Stats::default();
-    let mut known = (known.max_abs_error, known.max_rel_error);
-    let mut errors = _mm256_setzero_si256();
-    let mut relative = _mm256_setzero_ps();
+    let mut found = Found::new(known);
     let (batches, rest) = src.as_chunks::<SIZE>().0.as_chunks::<LANES>();
     let (quant_batches, quants_rest) = quants.as_chunks_mut::<LEN>().0.as_chunks_mut::<LANES>();
     let (scale_batches, scales_rest) = scales.as_chunks_mut::<{ 2 * LANES }>();
-    let outs = quant_batches.chunks_mut(AT_ONCE).zip(scale_batches.chunks_mut(AT_ONCE));
-    for (i, (batches, (quants, scales))) in batches.chunks(AT_ONCE).zip(outs).enumerate() {
-        let none = Batch {
-            amax: _mm256_setzero_ps(),
-            ids: [0.0; LANES],
-            ds: [0.0; LANES],
-            near: false,
-            known: false,
-        };
-        let mut scaled = [none; AT_ONCE];
-        for (j, (batch, (blocks, scales))) in scaled.iter_mut().zip(batches.iter().zip(scales)).enumerate() {
-            let first = (i * AT_ONCE + j) * LANES;
-            *batch = scale::<FLOAT, SIZE>(blocks, scales, &mut stats, known).ok_or(first)?;
-        }
-        for (batch, (blocks, quants)) in scaled.iter().zip(batches.iter().zip(quants)) {
-            if batch.known {
-                for lane in 0..LANES {
-                    plain::<FLOAT, SIZE>(&blocks[lane], batch.ids[lane], &mut quants[lane]);
-                }
-                continue;
-            }
-            let mut worst = [_mm256_setzero_si256(); LANES];
-            if batch.near {
-                for lane in 0..LANES {
-                    worst[lane] = nearest::<FLOAT, SIZE>(
-                        &blocks[lane],
-                        batch.ids[lane],
-                        batch.ds[lane],
-                        &mut quants[lane],
-                    );
-                }
-            } else {
-                for lane in 0..LANES {
-                    worst[lane] =
-                        one::<FLOAT, SIZE>(&blocks[lane], batch.ids[lane], batch.ds[lane], &mut quants[lane]);
-                }
-            }
-            let worst = maxima::<0>(worst);
-            errors = _mm256_max_epu32(errors, worst);
-            // The first operand of `max` gives way to the second where it is NaN: 0/0, an all-zero block.
-            relative = _mm256_max_ps(_mm256_div_ps(_mm256_castsi256_ps(worst), batch.amax), relative);
-            if batch.near {
-                let (error, ratio) = largest(errors, relative);
-                known = (known.0.max(error), known.1.max(ratio));
-            }
-        }
+    let mut parts = batches.iter().zip(quant_batches).zip(scale_batches);
+    for first in (0..batches.len()).step_by(AT_ONCE) {
+        let parts = [parts.next(), parts.next(), parts.next(), parts.next()];
+        turn::<FLOAT, SIZE>(&mut found, parts).map_err(|j| (first + j) * LANES)?;
     }
-    stats.blocks = (batches.len() * LANES) as u64;
-    (stats.max_abs_error, stats.max_rel_error) = largest(errors, relative);
+    let mut stats = found.stats();
     let tail = portable::quantize(
         [Float::F32, Float::F16, Float::Bf16][FLOAT as usize],
         rest.as_flattened(),
@@ -309,6 +341,31 @@ fn run<const FLOAT: u8, const SIZE: usize>(
     );
     stats.merge(&tail.map_err(|block| batches.len() * LANES + block)?);
     Ok(stats)
+}
+
+/// [`super::Level::quantize_four`], for whole batches.
+///
+/// # Safety
+/// The CPU has AVX2, F16C and FMA: the caller's `Level` says so.
+#[target_feature(enable = "avx2,f16c,fma")]
+pub(super) unsafe fn quantize_four(
+    rows: [&[u8]; AT_ONCE],
+    planes: [(&mut [u8], &mut [u8]); AT_ONCE],
+    known: &Stats,
+) -> Option<Stats> {
+    let mut found = Found::new(known);
+    let [mut a, mut b, mut c, mut d] = {
+        let mut rows = rows.into_iter();
+        planes.map(|(quants, scales)| {
+            let batches = rows.next().unwrap_or_default().as_chunks::<{ 2 * LEN }>().0.as_chunks::<LANES>().0;
+            let quants = quants.as_chunks_mut::<LEN>().0.as_chunks_mut::<LANES>().0;
+            batches.iter().zip(quants).zip(scales.as_chunks_mut::<{ 2 * LANES }>().0)
+        })
+    };
+    for _ in 0..a.len() {
+        turn::<2, { 2 * LEN }>(&mut found, [a.next(), b.next(), c.next(), d.next()]).ok()?;
+    }
+    Some(found.stats())
 }
 
 /// The largest of eight errors and of eight ratios, none of them negative.
