@@ -1,5 +1,6 @@
-//! Packing, 16 rows at a time: row by row as the source lies, into scratch that stays in the second-level cache until
-//! it lies in its order. A kernel that jumps between rows every few KiB waits for memory at each jump.
+//! Packing, 16 rows at a time: row by row as the source lies, or some of four rows in turn, into scratch that stays in
+//! the second-level cache until it lies in its order. A kernel that jumps between rows every few KiB waits for memory at
+//! each jump; four rows in turn are streams that a processor fetches by itself.
 
 use super::{Extents, Form, exact};
 use crate::q8_0::{self, Stats};
