@@ -42,7 +42,8 @@ impl Level {
     }
 
     /// [`Self::scale_down`] of four rows of BF16, of equal lengths and one after the other, a stretch of each in turn; the
-    /// next four are fetched meanwhile.
+    /// next four are fetched meanwhile. Errors may be given as 0 where none of the rows can have a larger one than is
+    /// known.
     pub(crate) fn scale_down_four(
         self,
         rows: [&[u8]; 4],
@@ -78,7 +79,7 @@ impl Level {
     }
 
     /// Quantizes values of which none is larger than the scale's `amax`, one byte each to `quants`, which is as
-    /// long as they are. Gives the bits of the largest error against the scale, or less where that is `known`. `ahead` is how many bytes after `src`
+    /// long as they are. Gives the bits of the largest error against the scale. `ahead` is how many bytes after `src`
     /// starts what will be read next does, if that is known: it is fetched meanwhile.
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
     pub(crate) fn scale_down(
