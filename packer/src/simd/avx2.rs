@@ -174,11 +174,12 @@ fn scale<const FLOAT: u8, const SIZE: usize>(
     scales: &mut [u8; 2 * LANES],
     stats: &mut Stats,
     known: (f32, f32),
+    ahead: usize,
 ) -> Option<Batch> {
     let mut top = [_mm256_setzero_si256(); LANES];
     for (top, block) in top.iter_mut().zip(blocks) {
         *top = tops::<FLOAT, SIZE>(block);
-        prefetch(block, AHEAD);
+        prefetch(block, ahead);
     }
     let amax = _mm256_castsi256_ps(widen::<FLOAT>(maxima::<FLOAT>(top)));
     let d = _mm256_div_ps(amax, _mm256_set1_ps(127.0));
@@ -249,17 +250,20 @@ struct Found {
     known: (f32, f32),
     errors: __m256i,
     relative: __m256,
+    /// Bytes that are asked for ahead.
+    ahead: usize,
 }
 
 impl Found {
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn new(known: &Stats) -> Self {
+    fn new(known: &Stats, ahead: usize) -> Self {
         Self {
             stats: Stats::default(),
             known: (known.max_abs_error, known.max_rel_error),
             errors: _mm256_setzero_si256(),
             relative: _mm256_setzero_ps(),
+            ahead,
         }
     }
 
@@ -283,7 +287,7 @@ fn turn<const FLOAT: u8, const SIZE: usize>(
     let mut scaled = [none; AT_ONCE];
     for (j, (batch, part)) in scaled.iter_mut().zip(&mut parts).enumerate() {
         let Some(((blocks, _), scales)) = part else { break };
-        *batch = scale::<FLOAT, SIZE>(blocks, scales, &mut found.stats, found.known).ok_or(j)?;
+        *batch = scale::<FLOAT, SIZE>(blocks, scales, &mut found.stats, found.known, found.ahead).ok_or(j)?;
         found.stats.blocks += LANES as u64;
     }
     for (batch, part) in scaled.iter().zip(&mut parts) {
@@ -323,7 +327,7 @@ fn run<const FLOAT: u8, const SIZE: usize>(
     (quants, scales): (&mut [u8], &mut [u8]),
     known: &Stats,
 ) -> Result<Stats, usize> {
-    let mut found = Found::new(known);
+    let mut found = Found::new(known, AHEAD);
     let (batches, rest) = src.as_chunks::<SIZE>().0.as_chunks::<LANES>();
     let (quant_batches, quants_rest) = quants.as_chunks_mut::<LEN>().0.as_chunks_mut::<LANES>();
     let (scale_batches, scales_rest) = scales.as_chunks_mut::<{ 2 * LANES }>();
@@ -353,7 +357,8 @@ pub(super) unsafe fn quantize_four(
     planes: [(&mut [u8], &mut [u8]); AT_ONCE],
     known: &Stats,
 ) -> Option<Stats> {
-    let mut found = Found::new(known);
+    // The rows share what one alone would ask for.
+    let mut found = Found::new(known, AHEAD / AT_ONCE);
     let [mut a, mut b, mut c, mut d] = {
         let mut rows = rows.into_iter();
         planes.map(|(quants, scales)| {
