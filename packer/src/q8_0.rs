@@ -76,11 +76,22 @@ pub fn quantize_at(
     quants: &mut [u8],
     scales: &mut [u8],
 ) -> Result<Stats, PackError> {
+    quantize_more(level, ty, src, (quants, scales), &Stats::default())
+}
+
+/// [`quantize_at`] of a piece; errors that are no larger than those of `known` may be missing from its stats.
+pub(crate) fn quantize_more(
+    level: Level,
+    ty: GgmlType,
+    src: &[u8],
+    (quants, scales): (&mut [u8], &mut [u8]),
+    known: &Stats,
+) -> Result<Stats, PackError> {
     expect_planes(blocks_of(ty, src)?, quants.len(), scales.len())?;
+    if let Some(float) = Float::of(ty) {
+        return quantize_floats(level, float, src, (quants, scales), known);
+    }
     match ty {
-        GgmlType::F32 => quantize_floats(level, Float::F32, src, quants, scales),
-        GgmlType::F16 => quantize_floats(level, Float::F16, src, quants, scales),
-        GgmlType::BF16 => quantize_floats(level, Float::Bf16, src, quants, scales),
         GgmlType::Q8_0 => split_q8_0_at(level, src, quants, scales),
         _ => quantize_other(level, ty, src, quants, scales),
     }
@@ -90,10 +101,10 @@ fn quantize_floats(
     level: Level,
     float: Float,
     src: &[u8],
-    quants: &mut [u8],
-    scales: &mut [u8],
+    planes: (&mut [u8], &mut [u8]),
+    known: &Stats,
 ) -> Result<Stats, PackError> {
-    level.quantize(float, src, quants, scales).map_err(|block| first_fault(float, src, block))
+    level.quantize(float, src, planes, known).map_err(|block| first_fault(float, src, block))
 }
 
 /// The error of the first block that has one, at or after block `from`: kernels only say that there is one.
@@ -143,7 +154,8 @@ fn quantize_other(
         for (b, v) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(&*values) {
             *b = v.to_le_bytes();
         }
-        stats.merge(&quantize_floats(level, Float::F32, bytes, quants, scales).map_err(moved)?);
+        let piece = quantize_floats(level, Float::F32, bytes, (quants, scales), &stats);
+        stats.merge(&piece.map_err(moved)?);
     }
     Ok(stats)
 }

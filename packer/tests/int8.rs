@@ -130,7 +130,9 @@ fn check(form: Form, ty: GgmlType, src: &[u8]) {
 #[test]
 fn floats_in_every_order() {
     let mut random = Random(1);
-    for (rows, cols) in [(1, 32), (17, 96), (16, 64), (33, 2080), (5, 4128), (3, 45), (18, 1)] {
+    for (rows, cols) in
+        [(1, 32), (17, 96), (16, 64), (33, 2080), (5, 4128), (3, 45), (18, 1), (21, 512), (5, 16_640)]
+    {
         for ty in [GgmlType::BF16, GgmlType::F16, GgmlType::F32] {
             let src = random.floats(ty, rows * cols, 110..130);
             for form in forms(rows, cols) {
@@ -157,6 +159,52 @@ fn channels_of_every_size() {
                 GgmlType::BF16,
                 &bf16,
             );
+        }
+    }
+}
+
+#[test]
+fn the_largest_errors_among_many_rows() {
+    // Errors that cannot be larger than those of rows before are not looked for: which rows have them must not matter.
+    let rows = 200;
+    for (cols, seed, step) in [(160, 3, 0), (256, 4, 1), (160, 5, -1), (256, 6, 3), (256, 7, -7), (512, 8, 0)]
+    {
+        let mut random = Random(seed);
+        let mut src = Vec::new();
+        for row in 0..rows {
+            // Values in a narrow range, whose scale goes up or down from row to row, some rows alike but for signs.
+            let exponent = (127 + step * row / 30) as u32;
+            src.extend(random.floats(GgmlType::BF16, cols as usize, exponent - 6..exponent + 1));
+            if row % 5 == 0 {
+                let last: Vec<u8> = src[src.len() - 2 * cols as usize..].iter().map(|b| b ^ 0x80).collect();
+                src.truncate(src.len() - last.len());
+                src.extend(last);
+            }
+        }
+        for scales in [Scales::Channel, Scales::Block32] {
+            for order in [Order::Vnni16, Order::NvA32] {
+                let form = Form { order, scales, rows: rows as usize, cols: cols as usize };
+                check(form, GgmlType::BF16, &src);
+            }
+        }
+    }
+}
+
+#[test]
+fn of_two_faults_the_first_row_s_is_named() {
+    let (rows, cols) = (20, 256);
+    for level in Level::available() {
+        for (first, second) in [((1, 90), (2, 3)), ((4, 95), (5, 0)), ((0, 7), (3, 6)), ((17, 1), (18, 0))] {
+            let mut src = Random(8).floats(GgmlType::BF16, rows * cols, 110..120);
+            for (row, col) in [first, second] {
+                let at = row * cols + col;
+                src[2 * at..2 * at + 2].copy_from_slice(&0x7f80_u16.to_le_bytes());
+            }
+            for scales in [Scales::Channel, Scales::Block32] {
+                let form = Form { order: Order::Vnni16, scales, rows, cols };
+                let error = packed(level, form, GgmlType::BF16, &src).expect_err("an infinity").to_string();
+                assert_eq!(error, format!("element {} inf", first.0 * cols + first.1), "{}", level.name());
+            }
         }
     }
 }

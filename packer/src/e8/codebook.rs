@@ -48,6 +48,8 @@ pub(super) struct Codebook {
     pub(super) starts: [usize; NORMS + 1],
     /// The indices by norm, ascending within one.
     pub(super) order: [u8; 256],
+    /// The same as numbers, with their pairs.
+    pub(super) ordered: [(f32, Pairs); 256],
 }
 
 /// The codebook as a constant, to take parts of in constants.
@@ -63,6 +65,7 @@ const fn book() -> Codebook {
         norms: [0.0; NORMS],
         starts: [256; NORMS + 1],
         order: [0; 256],
+        ordered: [(0.0, [0; 2]); 256],
     };
     let mut squares = [0; 256];
     let mut i = 0;
@@ -94,6 +97,7 @@ const fn book() -> Codebook {
         while i < 256 {
             if squares[i] == norm {
                 book.order[at] = i as u8;
+                book.ordered[at] = (i as f32, book.pairs[i]);
                 at += 1;
             }
             i += 1;

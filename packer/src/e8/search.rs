@@ -383,21 +383,24 @@ impl<V: Lanes> Search<V> {
         }
         let one = V::splat(1.0);
         let mut norms = 0_u64;
-        for (number, times) in steps.times.iter().enumerate() {
-            let mut product = self.products[number];
-            if self.flips != Flips::Done {
-                product = flipped.select_eq(one, self.flipped[number], product);
+        for first in (0..NORMS).step_by(32) {
+            let mut marks = V::no_marks();
+            for i in 0..32 {
+                let times = &steps.times[first + i];
+                let mut product = self.products[first + i];
+                if self.flips != Flips::Done {
+                    product = flipped.select_eq(one, self.flipped[first + i], product);
+                }
+                V::pair(times[low], times[high]).sub(product).mark(least, 1 << i, &mut marks);
             }
-            let score = V::pair(times[low], times[high]).sub(product);
-            norms |= u64::from(score.equal(least) != 0) << number;
+            norms |= u64::from(V::marked(marks)) << first;
         }
         while norms != 0 {
             let number = norms.trailing_zeros() as usize;
             norms &= norms - 1;
             let times = V::pair(steps.times[number][low], steps.times[number][high]);
-            for &i in &CODEBOOK.order[CODEBOOK.starts[number]..CODEBOOK.starts[number + 1]] {
-                let score = times.sub(sum(&self.pairs, CODEBOOK.pairs[usize::from(i)]));
-                found = score.select_eq(least, V::splat(f32::from(i)), V::splat(256.0)).min(found);
+            for &(i, pairs) in &CODEBOOK.ordered[CODEBOOK.starts[number]..CODEBOOK.starts[number + 1]] {
+                found = times.sub(sum(&self.pairs, pairs)).least_where_equal(least, i, found);
             }
         }
         found

@@ -1,5 +1,6 @@
-//! Packing, 16 rows at a time: row by row as the source lies, into scratch that stays in the second-level cache until
-//! it lies in its order. A kernel that jumps between rows every few KiB waits for memory at each jump.
+//! Packing, 16 rows at a time: row by row as the source lies, or some of four rows in turn, into scratch that stays in
+//! the second-level cache until it lies in its order. A kernel that jumps between rows every few KiB waits for memory at
+//! each jump; four rows in turn are streams that a processor fetches by itself.
 
 use super::{Extents, Form, exact};
 use crate::q8_0::{self, Stats};
@@ -59,6 +60,11 @@ impl Channel {
         Self { amax, d, id, worst: 0 }
     }
 
+    /// With the largest errors that are known.
+    fn scale(&self, known: (f32, f32)) -> simd::Scale {
+        simd::Scale { amax: self.amax, d: self.d, id: self.id, known }
+    }
+
     fn stats(&self) -> Stats {
         let error = f32::from_bits(self.worst);
         let lost = self.amax > 0.0 && self.id == 0.0;
@@ -94,17 +100,53 @@ pub(super) fn pack(
         }
         for first in (0..extents.cols).step_by(wide) {
             let (width, padded) = (wide.min(form.cols - first), wide.min(extents.cols - first));
+            let mut done = 0;
+            if form.scales == Scales::Channel && level.reads_rows_together() {
+                // Four rows at a time, as many as there are of them.
+                let fours = scratch.chunks_exact_mut(4 * stride).take(rows / 4);
+                for (lines, scales) in fours.zip(scales.as_chunks_mut::<16>().0) {
+                    let at = (row + done) * form.cols;
+                    if !quantize_four(level, (source, at), (lines, stride, width), scales, &mut stats)? {
+                        break;
+                    }
+                    done += 4;
+                }
+            }
+            if form.scales == Scales::Block32 && source.ty == GgmlType::BF16 {
+                let columns = (form.cols, first, width);
+                let fours = scratch.chunks_exact_mut(4 * stride).take(rows / 4);
+                for (lines, scales) in fours.zip(scales.chunks_exact_mut(4 * extents.row_scales)) {
+                    let (at, lines) = ((row + done) * form.cols, (lines, stride));
+                    let scales = (scales, extents.row_scales);
+                    match quantize_four_blocks(level, (source, at, columns), lines, scales, &stats) {
+                        Some(piece) => stats.merge(&piece),
+                        None => break,
+                    }
+                    done += 4;
+                }
+            }
             for (i, line) in scratch.chunks_exact_mut(stride).take(rows).enumerate() {
                 let (line, padding) = line[..padded].split_at_mut(width);
                 padding.fill(0);
+                if i < done {
+                    if form.scales == Scales::Block32 {
+                        let scales = &mut scales[i * extents.row_scales..][..extents.row_scales];
+                        scales[(first + width) / 16..(first + padded) / 16].fill(0);
+                    }
+                    continue;
+                }
                 let at = (row + i) * form.cols + first;
                 let scales = &mut scales[i * extents.row_scales..][..extents.row_scales];
                 match form.scales {
-                    Scales::Channel => stats.merge(&quantize_row(level, source, at, line, scales)?),
+                    Scales::Channel => {
+                        let known = (stats.max_abs_error, stats.max_rel_error);
+                        stats.merge(&quantize_row(level, (source, at), line, scales, known)?);
+                    }
                     Scales::Block32 => {
                         let (scales, padding) = scales[first / 16..][..padded / 16].split_at_mut(width / 16);
                         padding.fill(0);
-                        let piece = quantize_blocks(level, source.ty, source.part(at, width), line, scales);
+                        let part = source.part(at, width);
+                        let piece = quantize_blocks(level, source.ty, part, (line, scales), &stats);
                         stats.merge(&piece.map_err(|error| source.moved(error, at))?);
                     }
                 }
@@ -177,16 +219,16 @@ impl Place<'_> {
     }
 }
 
-/// Q8_0's weights and scales of whole blocks.
+/// Q8_0's weights and scales of whole blocks; errors no larger than those of `known` may be missing.
 fn quantize_blocks(
     level: Level,
     ty: GgmlType,
     src: &[u8],
-    weights: &mut [u8],
-    scales: &mut [u8],
+    (weights, scales): (&mut [u8], &mut [u8]),
+    known: &Stats,
 ) -> Result<Stats, PackError> {
     if !exact::is_exact(ty) {
-        return q8_0::quantize_at(level, ty, src, weights, scales);
+        return q8_0::quantize_more(level, ty, src, (weights, scales), known);
     }
     finite::check_finite_at(level, ty, src)?;
     let blocks = src.chunks_exact(ty.block_bytes() as usize);
@@ -197,6 +239,24 @@ fn quantize_blocks(
     }
     let subnormal = q8_0::count_subnormal(scales);
     Ok(Stats { blocks: scales.len() as u64 / 2, subnormal, ..Stats::default() })
+}
+
+/// [`quantize_blocks`] of some columns of four rows of BF16, the first of which is at `at`; lines and the scales of rows are
+/// that far apart. `None`, and rubbish, where they are better taken one by one.
+fn quantize_four_blocks(
+    level: Level,
+    (source, at, (cols, first, width)): (Source<'_>, usize, (usize, usize, usize)),
+    (lines, stride): (&mut [u8], usize),
+    (scales, row_scales): (&mut [u8], usize),
+    known: &Stats,
+) -> Option<Stats> {
+    let parts = std::array::from_fn(|row| source.part(at + row * cols + first, width));
+    let mut planes = lines.chunks_exact_mut(stride).zip(scales.chunks_exact_mut(row_scales));
+    let planes = std::array::from_fn(|_| {
+        let (line, scales) = planes.next().unwrap_or_default();
+        (&mut line[..width], &mut scales[first / 16..][..width / 16])
+    });
+    level.quantize_four(parts, planes, known)
 }
 
 /// Largest magnitude of `count` values from `at` on; refuses what is no number.
@@ -226,17 +286,53 @@ fn amax(level: Level, source: Source<'_>, at: usize, count: usize) -> Result<f32
     Ok(f32::from_bits(top))
 }
 
-/// The weights and the scale of a row whose values start at `at`.
+/// The weights and scales of four rows of floats, the first of whose values are at `at` and whose lines are `stride`
+/// apart; or `false`, and nothing is written, where the values are no floats of BF16.
+fn quantize_four(
+    level: Level,
+    (source, at): (Source<'_>, usize),
+    (lines, stride, width): (&mut [u8], usize, usize),
+    scales: &mut [u8; 16],
+    stats: &mut Stats,
+) -> Result<bool, PackError> {
+    if source.ty != GgmlType::BF16 || width == 0 {
+        return Ok(false);
+    }
+    let parts: [&[u8]; 4] = std::array::from_fn(|row| source.part(at + row * width, width));
+    let tops = level.magnitudes(parts);
+    for (row, (part, top)) in parts.into_iter().zip(tops).enumerate() {
+        if top >= F32_EXPONENT {
+            let checked = finite::check_finite_at(level, source.ty, part);
+            checked.map_err(|error| source.moved(error, at + row * width))?;
+        }
+    }
+    let mut channels = tops.map(|top| Channel::new(f32::from_bits(top)));
+    for (scale, channel) in scales.as_chunks_mut().0.iter_mut().zip(&channels) {
+        *scale = channel.d.to_le_bytes();
+    }
+    let known = (stats.max_abs_error, stats.max_rel_error);
+    let mut lines = lines.chunks_exact_mut(stride).map(|line| &mut line[..width]);
+    let weights = std::array::from_fn(|_| lines.next().unwrap_or_default());
+    let worst =
+        level.scale_down_four(parts, channels.each_ref().map(|channel| channel.scale(known)), weights);
+    for (channel, worst) in channels.iter_mut().zip(worst) {
+        channel.worst = worst;
+        stats.merge(&channel.stats());
+    }
+    Ok(true)
+}
+
+/// The weights and the scale of a row whose values start at `at`; errors no larger than what is known may be missing.
 fn quantize_row(
     level: Level,
-    source: Source<'_>,
-    at: usize,
+    (source, at): (Source<'_>, usize),
     weights: &mut [u8],
     scale: &mut [u8],
+    known: (f32, f32),
 ) -> Result<Stats, PackError> {
     let mut channel = Channel::new(amax(level, source, at, weights.len())?);
     scale.copy_from_slice(&channel.d.to_le_bytes());
-    let scale = simd::Scale { amax: channel.amax, d: channel.d, id: channel.id };
+    let scale = channel.scale(known);
     if let Some(float) = Float::of(source.ty) {
         // The next row, fetched while this one is in the cache.
         let ahead = Some(weights.len() * float.bytes());

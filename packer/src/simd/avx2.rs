@@ -22,13 +22,13 @@ const AT_ONCE: usize = 4;
 pub(super) unsafe fn quantize(
     float: Float,
     src: &[u8],
-    quants: &mut [u8],
-    scales: &mut [u8],
+    planes: (&mut [u8], &mut [u8]),
+    known: &Stats,
 ) -> Result<Stats, usize> {
     match float {
-        Float::F32 => run::<0, { 4 * LEN }>(src, quants, scales),
-        Float::F16 => run::<1, { 2 * LEN }>(src, quants, scales),
-        Float::Bf16 => run::<2, { 2 * LEN }>(src, quants, scales),
+        Float::F32 => run::<0, { 4 * LEN }>(src, planes, known),
+        Float::F16 => run::<1, { 2 * LEN }>(src, planes, known),
+        Float::Bf16 => run::<2, { 2 * LEN }>(src, planes, known),
     }
 }
 
@@ -162,6 +162,8 @@ struct Batch {
     ds: [f32; LANES],
     /// Whether `ids` are [`nearest::reciprocal`]'s.
     near: bool,
+    /// Whether no error can be larger than is known; only where `near`.
+    known: bool,
 }
 
 /// Writes a batch's scales; `None` where a block has no Q8_0 form.
@@ -171,11 +173,13 @@ fn scale<const FLOAT: u8, const SIZE: usize>(
     blocks: &[[u8; SIZE]; LANES],
     scales: &mut [u8; 2 * LANES],
     stats: &mut Stats,
+    known: (f32, f32),
+    ahead: usize,
 ) -> Option<Batch> {
     let mut top = [_mm256_setzero_si256(); LANES];
     for (top, block) in top.iter_mut().zip(blocks) {
         *top = tops::<FLOAT, SIZE>(block);
-        prefetch(block, AHEAD);
+        prefetch(block, ahead);
     }
     let amax = _mm256_castsi256_ps(widen::<FLOAT>(maxima::<FLOAT>(top)));
     let d = _mm256_div_ps(amax, _mm256_set1_ps(127.0));
@@ -200,6 +204,7 @@ fn scale<const FLOAT: u8, const SIZE: usize>(
     let tiny = _mm256_cmp_ps::<_CMP_LT_OQ>(amax, _mm256_set1_ps(nearest::SMALLEST));
     let tiny = _mm256_and_ps(tiny, _mm256_cmp_ps::<_CMP_GT_OQ>(amax, zero));
     let near = FLOAT == 2 && _mm256_movemask_ps(tiny) == 0;
+    let known = near && _mm256_movemask_ps(small) == 0 && is_known(amax, known);
     let id = if near {
         // `nearest::reciprocal`, all at once; a scale that is stored has no amax above its `LARGEST`.
         let less = _mm256_cmp_ps::<_CMP_LT_OQ>(_mm256_mul_ps(amax, id), _mm256_set1_ps(127.0));
@@ -216,62 +221,122 @@ fn scale<const FLOAT: u8, const SIZE: usize>(
         _mm256_storeu_ps(ds.as_mut_ptr(), stored);
         (ids, ds)
     };
-    Some(Batch { amax, ids, ds, near })
+    Some(Batch { amax, ids, ds, near, known })
+}
+
+/// Whether blocks of BF16 with normal scales cannot have larger errors than are known, by themselves and over `amax`.
+#[inline]
+#[target_feature(enable = "avx2,f16c,fma")]
+fn is_known(amax: __m256, (error, ratio): (f32, f32)) -> bool {
+    let worst: &[f32; 128] = &nearest::worst().block;
+    let mantissa = _mm256_set1_epi32(0x7f);
+    let at = _mm256_and_si256(_mm256_srli_epi32::<16>(_mm256_castps_si256(amax)), mantissa);
+    // SAFETY: every index is below 128.
+    let most = unsafe { _mm256_i32gather_ps::<4>(worst.as_ptr(), at) };
+    let larger = _mm256_cmp_ps::<_CMP_GT_OQ>(most, _mm256_set1_ps(ratio));
+    let most = _mm256_mul_ps(_mm256_mul_ps(most, amax), _mm256_set1_ps(nearest::ROUNDED));
+    let larger = _mm256_or_ps(larger, _mm256_cmp_ps::<_CMP_GT_OQ>(most, _mm256_set1_ps(error)));
+    _mm256_movemask_ps(larger) == 0
+}
+
+/// A batch's blocks, where its quants go, and where its scales go.
+type Part<'a, const SIZE: usize> =
+    ((&'a [[u8; SIZE]; LANES], &'a mut [[u8; LEN]; LANES]), &'a mut [u8; 2 * LANES]);
+
+/// What was found so far.
+struct Found {
+    stats: Stats,
+    /// Errors, and ratios, up to which none is looked for.
+    known: (f32, f32),
+    errors: __m256i,
+    relative: __m256,
+    /// Bytes that are asked for ahead.
+    ahead: usize,
+}
+
+impl Found {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn new(known: &Stats, ahead: usize) -> Self {
+        Self {
+            stats: Stats::default(),
+            known: (known.max_abs_error, known.max_rel_error),
+            errors: _mm256_setzero_si256(),
+            relative: _mm256_setzero_ps(),
+            ahead,
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn stats(self) -> Stats {
+        let (max_abs_error, max_rel_error) = largest(self.errors, self.relative);
+        Stats { max_abs_error, max_rel_error, ..self.stats }
+    }
+}
+
+/// Quantizes the batches that are there, the first ones. The error is the number of one that has no Q8_0 form.
+#[inline]
+#[target_feature(enable = "avx2,f16c,fma")]
+fn turn<const FLOAT: u8, const SIZE: usize>(
+    found: &mut Found,
+    mut parts: [Option<Part<'_, SIZE>>; AT_ONCE],
+) -> Result<(), usize> {
+    let none =
+        Batch { amax: _mm256_setzero_ps(), ids: [0.0; LANES], ds: [0.0; LANES], near: false, known: false };
+    let mut scaled = [none; AT_ONCE];
+    for (j, (batch, part)) in scaled.iter_mut().zip(&mut parts).enumerate() {
+        let Some(((blocks, _), scales)) = part else { break };
+        *batch = scale::<FLOAT, SIZE>(blocks, scales, &mut found.stats, found.known, found.ahead).ok_or(j)?;
+        found.stats.blocks += LANES as u64;
+    }
+    for (batch, part) in scaled.iter().zip(&mut parts) {
+        let Some(((blocks, quants), _)) = part else { break };
+        if batch.known {
+            for lane in 0..LANES {
+                plain::<FLOAT, SIZE>(&blocks[lane], batch.ids[lane], &mut quants[lane]);
+            }
+            continue;
+        }
+        let mut worst = [_mm256_setzero_si256(); LANES];
+        for lane in 0..LANES {
+            let (id, d) = (batch.ids[lane], batch.ds[lane]);
+            worst[lane] = if batch.near {
+                nearest::<FLOAT, SIZE>(&blocks[lane], id, d, &mut quants[lane])
+            } else {
+                one::<FLOAT, SIZE>(&blocks[lane], id, d, &mut quants[lane])
+            };
+        }
+        let worst = maxima::<0>(worst);
+        found.errors = _mm256_max_epu32(found.errors, worst);
+        // The first operand of `max` gives way to the second where it is NaN: 0/0, an all-zero block.
+        let ratio = _mm256_div_ps(_mm256_castsi256_ps(worst), batch.amax);
+        found.relative = _mm256_max_ps(ratio, found.relative);
+        if batch.near {
+            let (error, ratio) = largest(found.errors, found.relative);
+            found.known = (found.known.0.max(error), found.known.1.max(ratio));
+        }
+    }
+    Ok(())
 }
 
 #[inline]
 #[target_feature(enable = "avx2,f16c,fma")]
 fn run<const FLOAT: u8, const SIZE: usize>(
     src: &[u8],
-    quants: &mut [u8],
-    scales: &mut [u8],
+    (quants, scales): (&mut [u8], &mut [u8]),
+    known: &Stats,
 ) -> Result<Stats, usize> {
-    let mut stats = Stats::default();
-    let mut errors = _mm256_setzero_si256();
-    let mut relative = _mm256_setzero_ps();
+    let mut found = Found::new(known, AHEAD);
     let (batches, rest) = src.as_chunks::<SIZE>().0.as_chunks::<LANES>();
     let (quant_batches, quants_rest) = quants.as_chunks_mut::<LEN>().0.as_chunks_mut::<LANES>();
     let (scale_batches, scales_rest) = scales.as_chunks_mut::<{ 2 * LANES }>();
-    let outs = quant_batches.chunks_mut(AT_ONCE).zip(scale_batches.chunks_mut(AT_ONCE));
-    for (i, (batches, (quants, scales))) in batches.chunks(AT_ONCE).zip(outs).enumerate() {
-        let none = Batch { amax: _mm256_setzero_ps(), ids: [0.0; LANES], ds: [0.0; LANES], near: false };
-        let mut scaled = [none; AT_ONCE];
-        for (j, (batch, (blocks, scales))) in scaled.iter_mut().zip(batches.iter().zip(scales)).enumerate() {
-            let first = (i * AT_ONCE + j) * LANES;
-            *batch = scale::<FLOAT, SIZE>(blocks, scales, &mut stats).ok_or(first)?;
-        }
-        for (batch, (blocks, quants)) in scaled.iter().zip(batches.iter().zip(quants)) {
-            let mut worst = [_mm256_setzero_si256(); LANES];
-            if batch.near {
-                for lane in 0..LANES {
-                    worst[lane] = nearest::<FLOAT, SIZE>(
-                        &blocks[lane],
-                        batch.ids[lane],
-                        batch.ds[lane],
-                        &mut quants[lane],
-                    );
-                }
-            } else {
-                for lane in 0..LANES {
-                    worst[lane] =
-                        one::<FLOAT, SIZE>(&blocks[lane], batch.ids[lane], batch.ds[lane], &mut quants[lane]);
-                }
-            }
-            let worst = maxima::<0>(worst);
-            errors = _mm256_max_epu32(errors, worst);
-            // The first operand of `max` gives way to the second where it is NaN: 0/0, an all-zero block.
-            relative = _mm256_max_ps(_mm256_div_ps(_mm256_castsi256_ps(worst), batch.amax), relative);
-        }
+    let mut parts = batches.iter().zip(quant_batches).zip(scale_batches);
+    for first in (0..batches.len()).step_by(AT_ONCE) {
+        let parts = [parts.next(), parts.next(), parts.next(), parts.next()];
+        turn::<FLOAT, SIZE>(&mut found, parts).map_err(|j| (first + j) * LANES)?;
     }
-    stats.blocks = (batches.len() * LANES) as u64;
-    let (mut bits, mut ratios) = ([0_u32; LANES], [0.0_f32; LANES]);
-    // SAFETY: both arrays are 32 bytes.
-    unsafe {
-        _mm256_storeu_si256(bits.as_mut_ptr().cast(), errors);
-        _mm256_storeu_ps(ratios.as_mut_ptr(), relative);
-    }
-    stats.max_abs_error = f32::from_bits(bits.into_iter().fold(0, u32::max));
-    stats.max_rel_error = ratios.into_iter().fold(0.0, f32::max);
+    let mut stats = found.stats();
     let tail = portable::quantize(
         [Float::F32, Float::F16, Float::Bf16][FLOAT as usize],
         rest.as_flattened(),
@@ -280,6 +345,57 @@ fn run<const FLOAT: u8, const SIZE: usize>(
     );
     stats.merge(&tail.map_err(|block| batches.len() * LANES + block)?);
     Ok(stats)
+}
+
+/// [`super::Level::quantize_four`], for whole batches.
+///
+/// # Safety
+/// The CPU has AVX2, F16C and FMA: the caller's `Level` says so.
+#[target_feature(enable = "avx2,f16c,fma")]
+pub(super) unsafe fn quantize_four(
+    rows: [&[u8]; AT_ONCE],
+    planes: [(&mut [u8], &mut [u8]); AT_ONCE],
+    known: &Stats,
+) -> Option<Stats> {
+    // The rows share what one alone would ask for.
+    let mut found = Found::new(known, AHEAD / AT_ONCE);
+    let [mut a, mut b, mut c, mut d] = {
+        let mut rows = rows.into_iter();
+        planes.map(|(quants, scales)| {
+            let batches = rows.next().unwrap_or_default().as_chunks::<{ 2 * LEN }>().0.as_chunks::<LANES>().0;
+            let quants = quants.as_chunks_mut::<LEN>().0.as_chunks_mut::<LANES>().0;
+            batches.iter().zip(quants).zip(scales.as_chunks_mut::<{ 2 * LANES }>().0)
+        })
+    };
+    for _ in 0..a.len() {
+        turn::<2, { 2 * LEN }>(&mut found, [a.next(), b.next(), c.next(), d.next()]).ok()?;
+    }
+    Some(found.stats())
+}
+
+/// The largest of eight errors and of eight ratios, none of them negative.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn largest(errors: __m256i, ratios: __m256) -> (f32, f32) {
+    let (mut bits, mut each) = ([0_u32; LANES], [0.0_f32; LANES]);
+    // SAFETY: both arrays are 32 bytes.
+    unsafe {
+        _mm256_storeu_si256(bits.as_mut_ptr().cast(), errors);
+        _mm256_storeu_ps(each.as_mut_ptr(), ratios);
+    }
+    (f32::from_bits(bits.into_iter().fold(0, u32::max)), each.into_iter().fold(0.0, f32::max))
+}
+
+/// As [`nearest`], without errors.
+#[inline]
+#[target_feature(enable = "avx2,f16c,fma")]
+fn plain<const FLOAT: u8, const SIZE: usize>(block: &[u8; SIZE], id: f32, quants: &mut [u8; LEN]) {
+    let (id, round) = (_mm256_set1_ps(id), _mm256_set1_ps(nearest::ROUND));
+    let mut q = [_mm256_setzero_si256(); 4];
+    for (q, x) in q.iter_mut().zip(values::<FLOAT, SIZE>(block)) {
+        *q = _mm256_castps_si256(_mm256_fmadd_ps(x, id, round));
+    }
+    put::<FLOAT>(q, quants);
 }
 
 /// As [`one`], for BF16 and with the `id` that [`nearest::reciprocal`] gives.

@@ -14,9 +14,57 @@ pub(crate) struct Scale {
     pub(crate) amax: f32,
     pub(crate) d: f32,
     pub(crate) id: f32,
+    /// The largest error that is known already, of this row or others, and the largest over a row's `amax`: smaller
+    /// ones need not be looked for.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    pub(crate) known: (f32, f32),
 }
 
 impl Level {
+    /// Whether [`Self::magnitudes`] and [`Self::scale_down_four`] are faster than their like for single rows.
+    pub(crate) fn reads_rows_together(self) -> bool {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => true,
+            _ => false,
+        }
+    }
+
+    /// [`Self::magnitude`] of four rows of BF16, of equal lengths, a stretch of each in turn: a processor brings several
+    /// streams faster than one.
+    pub(crate) fn magnitudes(self, rows: [&[u8]; 4]) -> [u32; 4] {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a `Level` of this kind exists only where its features were detected.
+            Kind::Avx2 => unsafe { avx2::magnitudes(rows) },
+            _ => rows.map(|row| self.magnitude(Float::Bf16, row)),
+        }
+    }
+
+    /// [`Self::scale_down`] of four rows of BF16, of equal lengths and one after the other, a stretch of each in turn; the
+    /// next four are fetched meanwhile. Errors may be given as 0 where none of the rows can have a larger one than is
+    /// known.
+    pub(crate) fn scale_down_four(
+        self,
+        rows: [&[u8]; 4],
+        scales: [Scale; 4],
+        mut quants: [&mut [u8]; 4],
+    ) -> [u32; 4] {
+        #[cfg(target_arch = "x86_64")]
+        if self.0 == Kind::Avx2 {
+            assert!(rows.iter().zip(&quants).all(|(row, quants)| row.len() == 2 * quants.len()));
+            // SAFETY: a `Level` of this kind exists only where its features were detected.
+            if unsafe { avx2::scale_down_four(rows, &scales, &mut quants) } {
+                return [0; 4];
+            }
+        }
+        let mut worst = [0; 4];
+        for (((worst, row), scale), quants) in worst.iter_mut().zip(rows).zip(scales).zip(quants) {
+            *worst = self.scale_down(Float::Bf16, (row, Some(4 * row.len())), scale, quants);
+        }
+        worst
+    }
+
     /// Bits of the largest magnitude in `src`; 0x7f80_0000 or more where a value is infinite or NaN.
     pub(crate) fn magnitude(self, float: Float, src: &[u8]) -> u32 {
         match self.0 {
@@ -91,8 +139,8 @@ fn portable_scale_down(float: Float, src: &[u8], Scale { d, id, .. }: Scale, qua
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use super::super::avx2::{max, put, tops, values, widen};
-    use super::super::nearest::{ROUND, reciprocal};
-    use super::super::{AHEAD, prefetch};
+    use super::super::nearest::{ROUND, ROUNDED, mantissa, reciprocal, worst};
+    use super::super::prefetch;
     use super::{BELOW_HALF, Float, Scale, portable_magnitude, portable_scale_down};
     use crate::q8_0::LEN;
     use std::arch::x86_64::*;
@@ -117,7 +165,6 @@ mod avx2 {
         for quad in quads {
             for (top, block) in top.iter_mut().zip(quad) {
                 *top = max::<FLOAT>(*top, tops::<FLOAT, SIZE>(block));
-                prefetch(block, AHEAD);
             }
         }
         for block in last {
@@ -176,6 +223,80 @@ mod avx2 {
             }
         }
         largest(errors).max(portable_scale_down(float, rest, scale, quants_rest))
+    }
+
+    /// Blocks of a row that are done before the next row's.
+    const TURN: usize = 2;
+
+    /// [`super::Level::magnitudes`].
+    ///
+    /// # Safety
+    /// The CPU has AVX2, F16C and FMA: the caller's `Level` says so.
+    #[target_feature(enable = "avx2,f16c,fma")]
+    pub(super) unsafe fn magnitudes(rows: [&[u8]; 4]) -> [u32; 4] {
+        let [(a, rest), (b, _), (c, _), (d, _)] = rows.map(|row| row.as_chunks::<{ 2 * LEN }>());
+        let mut top = [_mm256_setzero_si256(); 4];
+        for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
+            for (top, block) in top.iter_mut().zip([a, b, c, d]) {
+                *top = max::<2>(*top, tops::<2, { 2 * LEN }>(block));
+            }
+        }
+        let mut tops = [0; 4];
+        for ((out, top), row) in tops.iter_mut().zip(top).zip(rows) {
+            let zero = _mm256_setzero_si256();
+            let tail = portable_magnitude(Float::Bf16, &row[row.len() - rest.len()..]);
+            *out = largest([widen::<2>(top), zero, zero, zero]).max(tail);
+        }
+        tops
+    }
+
+    /// [`super::Level::scale_down_four`] where no error has to be looked for; `false`, and nothing is done, elsewhere.
+    ///
+    /// # Safety
+    /// The CPU has AVX2, F16C and FMA: the caller's `Level` says so.
+    #[target_feature(enable = "avx2,f16c,fma")]
+    pub(super) unsafe fn scale_down_four(
+        rows: [&[u8]; 4],
+        scales: &[Scale; 4],
+        quants: &mut [&mut [u8]; 4],
+    ) -> bool {
+        const TURN_BYTES: usize = TURN * 2 * LEN;
+        let mut nears = [0.0; 4];
+        for (near, &scale) in nears.iter_mut().zip(scales) {
+            match reciprocal(scale.amax, scale.id) {
+                Some(found) if is_known(scale) => *near = found,
+                _ => return false,
+            }
+        }
+        let (ahead, round) = (4 * rows[0].len(), _mm256_set1_ps(ROUND));
+        let turns = rows[0].len() / TURN_BYTES;
+        for turn in 0..turns {
+            for r in 0..4 {
+                let near = _mm256_set1_ps(nears[r]);
+                let blocks = rows[r][turn * TURN_BYTES..][..TURN_BYTES].as_chunks::<{ 2 * LEN }>().0;
+                let outs = quants[r][turn * TURN * LEN..][..TURN * LEN].as_chunks_mut::<LEN>().0;
+                for (block, out) in blocks.iter().zip(outs) {
+                    let mut q = [_mm256_setzero_si256(); 4];
+                    for (q, x) in q.iter_mut().zip(values::<2, { 2 * LEN }>(block)) {
+                        *q = _mm256_castps_si256(_mm256_fmadd_ps(x, near, round));
+                    }
+                    put::<2>(q, out);
+                    prefetch(block, ahead);
+                }
+            }
+        }
+        for ((row, scale), quants) in rows.into_iter().zip(scales).zip(quants) {
+            let rest = (&row[turns * TURN_BYTES..], &mut quants[turns * TURN * LEN..]);
+            // Its errors are known too.
+            portable_scale_down(Float::Bf16, rest.0, *scale, rest.1);
+        }
+        true
+    }
+
+    /// Whether no BF16 value of a row can have a larger error than is known, neither by itself nor over `amax`.
+    fn is_known(scale: Scale) -> bool {
+        let most = worst().channel[mantissa(scale.amax)];
+        most * scale.amax * ROUNDED <= scale.known.0 && most <= scale.known.1
     }
 
     /// One block of BF16, with the reciprocal that [`reciprocal`] gives; `errors` take its errors.

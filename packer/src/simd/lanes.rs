@@ -7,12 +7,16 @@ use std::arch::x86_64::*;
 
 /// `N` f32, a multiple of 8.
 pub(crate) trait Lanes: Copy {
+    /// What [`Self::mark`] notes bits in.
+    type Marks: Copy;
     /// Lanes: 8 or 16.
     const N: usize;
     /// Whether eight of these and two more fit the registers.
     const MANY: bool;
     /// `x` in every lane.
     fn splat(x: f32) -> Self;
+    /// No bits.
+    fn no_marks() -> Self::Marks;
     /// `low` in lanes 0..8, `high` in lanes 8..16 where there are any.
     fn pair(low: f32, high: f32) -> Self;
     /// The first `N` of a slice that has them.
@@ -35,6 +39,15 @@ pub(crate) trait Lanes: Copy {
     fn equal(self, other: Self) -> u32;
     /// Lanes 1, 0, 3, 2, …
     fn swap_pairs(self) -> Self;
+    /// Notes `bit` where any lane of both is equal.
+    fn mark(self, other: Self, bit: u32, marks: &mut Self::Marks);
+    /// The bits that were noted.
+    fn marked(marks: Self::Marks) -> u32;
+    /// `index` where `self` and `other` are equal and `found` is not less, else `found`. None of them is negative.
+    #[inline(always)]
+    fn least_where_equal(self, other: Self, index: f32, found: Self) -> Self {
+        self.select_eq(other, Self::splat(index), found).min(found)
+    }
 }
 
 /// Plain Rust: eight lanes.
@@ -49,6 +62,19 @@ impl Plain {
 }
 
 impl Lanes for Plain {
+    type Marks = u32;
+    #[inline(always)]
+    fn no_marks() -> u32 {
+        0
+    }
+    #[inline(always)]
+    fn mark(self, other: Self, bit: u32, marks: &mut u32) {
+        *marks |= if self.equal(other) != 0 { bit } else { 0 };
+    }
+    #[inline(always)]
+    fn marked(marks: u32) -> u32 {
+        marks
+    }
     const N: usize = 8;
     const MANY: bool = false;
     #[inline(always)]
@@ -111,6 +137,7 @@ pub(super) struct Avx2(__m256);
 // loads and stores are unaligned and of slices whose length the line before has checked.
 #[cfg(target_arch = "x86_64")]
 impl Lanes for Avx2 {
+    type Marks = __m256;
     const N: usize = 8;
     const MANY: bool = true;
     #[inline(always)]
@@ -174,6 +201,38 @@ impl Lanes for Avx2 {
         // SAFETY: see above.
         Self(unsafe { _mm256_permute_ps::<0b10_11_00_01>(self.0) })
     }
+    #[inline(always)]
+    fn no_marks() -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_setzero_ps() }
+    }
+    #[inline(always)]
+    fn mark(self, other: Self, bit: u32, marks: &mut __m256) {
+        // SAFETY: see above.
+        unsafe {
+            let equal = _mm256_cmp_ps::<_CMP_EQ_OQ>(self.0, other.0);
+            let bit = _mm256_castsi256_ps(_mm256_set1_epi32(bit as i32));
+            *marks = _mm256_or_ps(*marks, _mm256_and_ps(equal, bit));
+        }
+    }
+    #[inline(always)]
+    fn marked(marks: __m256) -> u32 {
+        let mut lanes = [0.0_f32; 8];
+        // SAFETY: see above; the array is 32 bytes.
+        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), marks) }
+        let [a, b, c, d, e, f, g, h] = lanes.map(f32::to_bits);
+        ((a | b) | (c | d)) | ((e | f) | (g | h))
+    }
+    #[inline(always)]
+    fn least_where_equal(self, other: Self, index: f32, found: Self) -> Self {
+        // Numbers that are not negative order like their bits, and all bits set are above them.
+        // SAFETY: see above.
+        unsafe {
+            let differs = _mm256_cmp_ps::<_CMP_NEQ_UQ>(self.0, other.0);
+            let index = _mm256_castps_si256(_mm256_or_ps(differs, _mm256_set1_ps(index)));
+            Self(_mm256_castsi256_ps(_mm256_min_epu32(index, _mm256_castps_si256(found.0))))
+        }
+    }
 }
 
 /// AVX-512 F: sixteen lanes. Private to [`super`], as [`Avx2`] is.
@@ -184,6 +243,19 @@ pub(super) struct Avx512(__m512);
 // SAFETY of every block below: as for `Avx2`, with AVX-512 F.
 #[cfg(target_arch = "x86_64")]
 impl Lanes for Avx512 {
+    type Marks = u32;
+    #[inline(always)]
+    fn no_marks() -> u32 {
+        0
+    }
+    #[inline(always)]
+    fn mark(self, other: Self, bit: u32, marks: &mut u32) {
+        *marks |= if self.equal(other) != 0 { bit } else { 0 };
+    }
+    #[inline(always)]
+    fn marked(marks: u32) -> u32 {
+        marks
+    }
     const N: usize = 16;
     const MANY: bool = true;
     #[inline(always)]

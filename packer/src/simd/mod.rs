@@ -158,24 +158,44 @@ impl Level {
         }
     }
 
-    /// Quantizes whole blocks of 32; the planes have the lengths that `src` asks for. The error is an index at or
-    /// before the first block that has no Q8_0 form.
+    /// Quantizes whole blocks of 32; the planes have the lengths that `src` asks for. Errors that are no larger than
+    /// those of `known` need not be among the stats. The error is an index at or before the first block that has no
+    /// Q8_0 form.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
     pub(crate) fn quantize(
         self,
         float: Float,
         src: &[u8],
-        quants: &mut [u8],
-        scales: &mut [u8],
+        (quants, scales): (&mut [u8], &mut [u8]),
+        known: &Stats,
     ) -> Result<Stats, usize> {
         match self.0 {
             Kind::Portable => portable::quantize(float, src, quants, scales),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a `Level` of this kind exists only where its features were detected.
-            Kind::Avx2 => unsafe { avx2::quantize(float, src, quants, scales) },
+            Kind::Avx2 => unsafe { avx2::quantize(float, src, (quants, scales), known) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a `Level` of this kind exists only where its features were detected.
             Kind::Avx512 => unsafe { avx512::quantize(float, src, quants, scales) },
         }
+    }
+
+    /// [`Self::quantize`] of four rows of BF16, of equal lengths, into planes as long as each asks for, some of each row in
+    /// turn. `None` where a level has no such thing, for rows that are no multiple of 256, and where a block has no Q8_0
+    /// form; the planes then hold rubbish.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
+    pub(crate) fn quantize_four(
+        self,
+        rows: [&[u8]; 4],
+        planes: [(&mut [u8], &mut [u8]); 4],
+        known: &Stats,
+    ) -> Option<Stats> {
+        #[cfg(target_arch = "x86_64")]
+        if self.0 == Kind::Avx2 && rows.iter().all(|row| row.len().is_multiple_of(512)) {
+            // SAFETY: a `Level` of this kind exists only where its features were detected.
+            return unsafe { avx2::quantize_four(rows, planes, known) };
+        }
+        None
     }
 
     /// Moves the bytes of Q8_0 blocks into their planes, whose lengths fit.
