@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(distance("chat", "chat"), 0);
         assert_eq!(distance("chat", "chatt"), 1);
         assert_eq!(distance("bench", "bnech"), 1);
-        assert_eq!(distance("bench", "nbehc"), 2);
+        assert_eq!(distance("bench", "nbehc"), 3);
         assert_eq!(distance("chat", ""), 4);
         assert_eq!(distance("", ""), 0);
     }

@@ -58,12 +58,12 @@ pub(crate) fn load_with(
         // As many as were named, whatever it was packed for.
         options.cards = Some(vec![CardSpec { host: false, bytes: None }; cards.len()]);
     }
-    if let DeviceName::Beside(_, budget) = &load.device {
-        if options.cards.is_none() {
-            options.cards = Some(beside(&device, *budget)?);
-            // What does not fit the cards goes to the host.
-            options.fill = options.fill.or(options.placement.is_none().then_some(Fill::First));
-        }
+    if let DeviceName::Beside(_, budget) = &load.device
+        && options.cards.is_none()
+    {
+        options.cards = Some(beside(&device, *budget)?);
+        // What does not fit the cards goes to the host.
+        options.fill = options.fill.or(options.placement.is_none().then_some(Fill::First));
     }
     note_host(container, &load.device, options.cards.is_some());
     let model = Model::load(container, &device, &options)?;
