@@ -130,6 +130,24 @@ pub fn check(
     Err(Box::new(Shortage { need: need.to_vec(), of: None, free, context, fitting_context }))
 }
 
+/// [`check`] of what a card with memory of its own, called so (`cpu`: the host's), needs of its free bytes, or of `user` where
+/// that is less.
+pub(crate) fn check_card(
+    need: &Need,
+    (name, bytes): (String, u64),
+    user: Option<u64>,
+    context: usize,
+    cache_per_position: u64,
+) -> Result<(), Box<Shortage>> {
+    let limit = if name == "cpu" { Limit::Machine } else { Limit::Card };
+    let free = match user.filter(|user| *user < bytes) {
+        Some(bytes) => Free { bytes, limit: Limit::User },
+        None => Free { bytes, limit },
+    };
+    let short = |short: Box<Shortage>| Box::new(Shortage { of: Some(name), ..*short });
+    check(std::slice::from_ref(need), free, context, cache_per_position).map_err(short)
+}
+
 /// What this process can still take: the least of the machine's available memory, the control group's limit, the
 /// address space limit and `user`. A number that the system does not give limits nothing.
 pub fn free(user: Option<u64>) -> Free {
@@ -189,6 +207,13 @@ mod tests {
         assert!(short.to_string().contains("--context 200"), "{short}");
         let short = check(&need, free(1000), 400, 10).unwrap_err();
         assert!(short.to_string().contains("no context fits"), "{short}");
+        let of = |name: &str, user| check_card(&need[0], (name.into(), 1000), user, 400, 10).unwrap_err();
+        assert_eq!(
+            (of("cpu", None).free, of("cpu", None).of),
+            (Free { bytes: 1000, limit: Limit::Machine }, Some("cpu".into()))
+        );
+        assert_eq!(of("cuda:0", Some(2000)).free, Free { bytes: 1000, limit: Limit::Card });
+        assert_eq!(of("cuda:0", Some(7)).free, free(7));
         // A card with memory of its own is named, the host's too.
         for (of, title, row) in
             [("cuda:1", " of cuda:1 ", "  cuda:1"), ("cpu", " of the host (cpu) ", "  cpu ")]

@@ -12,7 +12,7 @@ use crate::exchange::{Delays, Patience};
 use crate::load::{
     self, Beside, Chosen, Left, LoadMode, LoadOptions, LoadReport, Places, Progress, Verify, Wish,
 };
-use crate::memory::{self, Free, Limit, Need, Shortage};
+use crate::memory::{self, Need};
 use crate::{Container, Device, Result, RuntimeError, Session, Together};
 use gantry_formats::arch::{self, Architecture, Hparams, HparamsError, Resolved};
 use gantry_formats::container::{Model as Packed, StoredTensor};
@@ -171,17 +171,9 @@ impl Model {
                 need.iter_mut().zip(&places.cards).for_each(|(need, card)| need.weights = card.bytes);
                 let names = device.backend().names(need.len());
                 for ((need, bytes), name) in need.iter().zip(cards).zip(names) {
-                    let user = options.memory_limit.filter(|limit| *limit < bytes);
-                    let limit = match user {
-                        Some(_) => Limit::User,
-                        None if name == "cpu" => Limit::Machine,
-                        None => Limit::Card,
-                    };
-                    let free = Free { bytes: user.unwrap_or(bytes), limit };
-                    memory::check(std::slice::from_ref(need), free, settings.context, beside.position())
-                        .map_err(|short| {
-                            RuntimeError::Memory(Box::new(Shortage { of: Some(name), ..*short }))
-                        })?;
+                    let (limit, per) = (options.memory_limit, beside.position());
+                    memory::check_card(need, (name, bytes), limit, settings.context, per)
+                        .map_err(RuntimeError::Memory)?;
                 }
             }
         }
