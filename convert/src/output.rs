@@ -1,10 +1,11 @@
 //! What goes to stdout: text or one JSON document.
 
 use gantry_formats::gguf::display_name;
+use gantry_formats::message::wrapped;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 /// Version of the JSON documents that commands print.
 pub(crate) const JSON_SCHEMA: u32 = 1;
@@ -36,9 +37,13 @@ fn harmless(text: &str) -> Cow<'_, str> {
     out.into()
 }
 
-/// Writes a line to stderr. That nobody reads it stops nothing.
+/// Writes a line to stderr; on a terminal in lines that fit it. That nobody reads it stops nothing.
 pub(crate) fn note(line: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr().lock(), "{}", harmless(&line.to_string()));
+    let mut stderr = io::stderr().lock();
+    let line = line.to_string();
+    let line = harmless(&line);
+    let line = if stderr.is_terminal() { wrapped(&line).into() } else { line };
+    let _ = writeln!(stderr, "{line}");
 }
 
 /// Writes one JSON document: `schema` and `command` first, then the fields of `content`.

@@ -91,31 +91,6 @@ pub(crate) fn shorten(text: &str, width: usize) -> String {
     chars.clone().take(head).chain(std::iter::once('…')).chain(chars.skip(len - tail)).collect()
 }
 
-/// `text` broken at spaces into lines of at most 80 columns; lines after the first start with `indent` spaces.
-pub(crate) fn wrap(text: &str, indent: usize) -> String {
-    let mut out = String::new();
-    let mut column = 0;
-    let lead = text.len() - text.trim_start().len();
-    out.push_str(&text[..lead]);
-    column += lead;
-    let mut first = true;
-    for word in text[lead..].split(' ') {
-        let len = length(word);
-        if !first && column + 1 + len > WIDTH {
-            out.push('\n');
-            out.extend(std::iter::repeat_n(' ', indent));
-            column = indent;
-        } else if !first {
-            out.push(' ');
-            column += 1;
-        }
-        out.push_str(word);
-        column += len;
-        first = false;
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,12 +112,5 @@ mod tests {
         assert_eq!(shorten("blk.0.ffn_gate_exps.weight", 11), "blk.0…eight");
         assert_eq!(shorten("abc", 3), "abc");
         assert_eq!(shorten("äöüß", 3), "ä…ß");
-    }
-
-    #[test]
-    fn wrapping_indents() {
-        let text = wrap(&format!("  warning   {}", "word ".repeat(30).trim_end()), 12);
-        assert!(text.lines().all(|l| length(l) <= WIDTH), "{text}");
-        assert!(text.lines().nth(1).unwrap().starts_with("            word"));
     }
 }

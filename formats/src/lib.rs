@@ -12,6 +12,7 @@ pub mod gguf;
 pub mod hash;
 pub mod hotness;
 pub mod layout;
+pub mod message;
 pub mod placement;
 pub mod role;
 pub mod rotation;

@@ -11,8 +11,7 @@ fn main() -> ExitCode {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(error) if cli::failure::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            // Where standard error is closed too, there is nobody left to tell.
-            let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("error: {error:#}\n"));
+            cli::output::error(&format!("error: {error:#}"));
             ExitCode::from(cli::failure::exit_of(&error) as u8)
         }
     }

@@ -258,6 +258,89 @@ fn signals_end_the_text_cleanly() {
     }
 }
 
+/// Waits until `is` holds, as long as a loaded machine may need.
+fn wait_until(what: &str, is: impl Fn() -> bool) {
+    for _ in 0..6000 {
+        if is() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{what}: not after a minute");
+}
+
+#[test]
+fn interrupted_logits_leave_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = model(dir.path());
+    let folder = dir.path().join("out");
+    std::fs::create_dir(&folder).unwrap();
+    let names = || std::fs::read_dir(&folder).unwrap().count();
+    // More than can be computed before a signal comes.
+    let tokens = vec!["1"; 50_000].join(",");
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let child = std::process::Command::new(env!("CARGO_BIN_EXE_gantry-run"))
+            .arg("logits")
+            .arg(&path)
+            .args([
+                "--tokens",
+                &tokens,
+                "--batch",
+                "1",
+                "-c",
+                "60000",
+                "--beyond-context",
+                "-t",
+                "1",
+                "--out",
+            ])
+            .arg(folder.join("l.f32"))
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        wait_until("its output is begun", || names() > 0);
+        let id = child.id().to_string();
+        assert!(std::process::Command::new("kill").args([signal, &id]).status().unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), names()), (Some(code), 0), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("nothing was written"), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_session_is_not_saved_with_a_part_of_a_prompt() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = model(dir.path());
+    let kept = dir.path().join("s.session");
+    let session = kept.to_str().unwrap();
+    let long = ["-c", "60000", "--beyond-context", "-t", "1", "--batch", "1", "--session", session];
+    gantry_run().arg(&path).args(["-p", "a", "-n", "1"]).args(long).assert().success();
+    let before = std::fs::read(&kept).unwrap();
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_gantry-run"))
+        .arg(&path)
+        .args(["-p", &"a".repeat(50_000), "-n", "1"])
+        .args(long)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("session:") {
+        line.clear();
+        assert!(stderr.read_line(&mut line).unwrap() > 0, "it goes on from the session");
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let id = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    let mut said = String::new();
+    stderr.read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{said}");
+    assert!(std::fs::read(&kept).unwrap() == before, "{said}");
+    // Where it had begun with the prompt, it says so.
+    assert!(!said.contains("prompt:") || said.contains("the session was not saved"), "{said}");
+}
+
 #[test]
 fn the_second_signal_ends_at_once() {
     let dir = tempfile::tempdir().unwrap();

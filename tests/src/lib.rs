@@ -1,8 +1,10 @@
 //! What whole-system tests share: test inputs made on demand, the two binaries, and comparisons.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
 
 /// The folder of a group of test inputs, made by `tests/fixtures/make_fixtures.py` where it is not there yet.
 /// Groups: `hostile`, `tiny`, `dummies`, `bard`, `smollm2`, `vocab`.
@@ -10,12 +12,18 @@ use std::process::{Command, Output};
 /// # Panics
 /// Where the inputs cannot be made: a test that lacks its input has failed.
 pub fn fixtures(group: &str) -> PathBuf {
+    static LOOKED_AT: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let out = target_dir().join("fixtures");
+    let mut looked_at = LOOKED_AT.lock().unwrap_or_else(PoisonError::into_inner);
+    if looked_at.contains(group) {
+        return out.join(group);
+    }
     let script = root.join("fixtures/make_fixtures.py");
     let status = Command::new("python3").arg(&script).arg(&out).arg(group).status();
     let status = status.unwrap_or_else(|e| panic!("python3 is needed to make test inputs: {e}"));
     assert!(status.success(), "{} {group} ended with {status}", script.display());
+    looked_at.insert(group.to_owned());
     out.join(group)
 }
 

@@ -131,6 +131,81 @@ fn what_is_read_is_never_written_over() {
     }
 }
 
+/// Both views of a container count the same keys and values, those that it was placed by where nothing else is asked for.
+#[test]
+fn there_is_one_size_of_keys_and_values() {
+    let room = Room::new();
+    let out = room.convert("kv.gantry", &["--cards", "2", "--context", "700", "--kv", "f16"]);
+    for more in [&[][..], &["--context", "300"], &["--kv", "int8"], &["--context", "64", "--kv", "f32"]] {
+        let of =
+            |view: &[&str]| json("gantry", &words(&[&"inspect", &out, &"--json"], &[view, more].concat()));
+        let bytes = |cards: &serde_json::Value| -> Vec<u64> {
+            let cards = cards.as_array().expect("cards").iter();
+            cards.map(|card| card["kv_bytes"].as_u64().expect("bytes")).collect()
+        };
+        let (summary, placement) = (of(&[]), of(&["--placement"]));
+        assert_eq!(bytes(&summary["memory"]["cards"]), bytes(&placement["cards"]), "{more:?}");
+        let (context, kv) = (&summary["memory"]["context"], &summary["memory"]["kv_type"]);
+        match more.is_empty() {
+            true => assert_eq!((context, kv), (&700.into(), &"f16".into())),
+            false => assert!(bytes(&summary["memory"]["cards"]).iter().any(|b| *b > 0), "{more:?}"),
+        }
+    }
+}
+
+/// What a refusal says, and its exit code.
+fn refused(args: &[&str]) -> (Option<i32>, String) {
+    let output = run("gantry", args);
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stderr).split_whitespace().collect::<Vec<_>>().join(" "),
+    )
+}
+
+#[test]
+fn compressed_entries_are_not_planned_as_int8() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let synth = |preset: &str| {
+        let path = folder.path().join(format!("{preset}.gguf")).to_str().expect("UTF-8").to_string();
+        run_ok("gantry", &["synth", preset, "-o", &path]);
+        path
+    };
+    let (deepseek4, glm_dsa) = (synth("deepseek4-tiny"), synth("glm-dsa-tiny"));
+    for command in ["plan", "convert"] {
+        let out = folder.path().join("m.gantry").to_str().expect("UTF-8").to_string();
+        let args = [command, &deepseek4, "-o", &out, "--kv", "int8"];
+        let args = if command == "plan" { [&args[..2], &args[4..]].concat() } else { args.to_vec() };
+        let (code, text) = refused(&args);
+        assert_eq!(code, Some(5), "{command}: {text}");
+        let words = "--kv int8: the model attends to compressed entries, which are kept as f32 or f16 alone; give --kv f16";
+        assert!(text.contains(words), "{command}: {text}");
+        assert!(!Path::new(&out).exists(), "{command}");
+    }
+    run_ok("gantry", &["plan", &deepseek4, "--kv", "f16"]);
+    run_ok("gantry", &["plan", &glm_dsa, "--kv", "int8"]);
+}
+
+#[test]
+fn names_that_are_nearly_right_are_offered() {
+    let room = Room::new();
+    let source = room.source.to_str().expect("UTF-8");
+    let packed = room.convert("names.gantry", &[]);
+    let packed = packed.to_str().expect("UTF-8");
+    for (args, word) in [
+        (&["plan", source, "--recipe", "balnced"][..], "did you mean balanced?"),
+        (&["plan", source, "--target", "cuda:sm90"], "did you mean cuda:sm_90?"),
+        (&["plan", source, "--set", "atn_q=q8_0.split"], "did you mean attn_q?"),
+        (&["synth", "qwen4exp-1bg", "-o", "x.gguf"], "did you mean qwen4exp-1gb?"),
+        (&["inspect", source, "--tensor", "token_emb.weight"], "did you mean token_embd.weight?"),
+        (&["inspect", packed, "--tensor", "token_emb.weight", "--hex"], "did you mean token_embd.weight?"),
+    ] {
+        let (code, text) = refused(args);
+        assert!(matches!(code, Some(2 | 5)) && text.contains(word), "{args:?}: {code:?} {text}");
+    }
+    let (_, text) = refused(&["plan", source, "--recipe", "nothing-like-it"]);
+    assert!(!text.contains("did you mean"), "{text}");
+}
+
 /// Numbers that look random and are the same in each run.
 struct Random(u64);
 

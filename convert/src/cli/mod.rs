@@ -18,6 +18,7 @@ use gantry_formats::container::Alignment;
 use gantry_formats::exit::Exit;
 use gantry_formats::gguf::Gguf;
 use gantry_formats::hotness::RoutedModel;
+use gantry_formats::message::did_you_mean;
 use gantry_formats::target::{TARGETS, Target};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -117,7 +118,11 @@ impl ShapeArgs {
 pub(crate) fn target(name: &str) -> Result<&'static Target> {
     Target::find(name).ok_or_else(|| {
         let known: Vec<&str> = TARGETS.iter().map(|t| t.name).collect();
-        let text = format!("--target {name}: unknown to this program; known: {}", known.join(", "));
+        let text = format!(
+            "--target {name}: unknown to this program; known: {}{}",
+            known.join(", "),
+            did_you_mean(name, known.iter().copied())
+        );
         Refusal::new(Exit::Incompatible, text)
     })
 }
@@ -133,8 +138,9 @@ fn recipe(name: &str) -> Result<Recipe> {
     }
     if !name.ends_with(".toml") {
         let known: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+        let hint = did_you_mean(name, known.iter().copied());
         let text = format!("--recipe {name}: there is no such recipe; known are {}", known.join(", "));
-        return Err(usage(text + ", and files that end in .toml"));
+        return Err(usage(text + ", and files that end in .toml" + &hint));
     }
     if !std::fs::metadata(name).with_context(|| format!("--recipe {name}"))?.is_file() {
         return Err(usage(format!("--recipe {name} is no regular file")));

@@ -3,8 +3,9 @@
 use super::metadata::Change;
 use super::tensors::{Compared, Side};
 use crate::output::json_float;
-use crate::table::{Align, Table, wrap};
+use crate::table::{Align, Table};
 use crate::units;
+use gantry_formats::message::wrap;
 use serde_json::{Value, json};
 
 /// Tensors that are listed unless all are asked for.

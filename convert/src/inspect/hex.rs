@@ -8,6 +8,7 @@ use gantry_formats::block::GgmlType;
 use gantry_formats::container::Container;
 use gantry_formats::exit::Exit;
 use gantry_formats::layout::Layout;
+use gantry_formats::message::did_you_mean;
 use gantry_formats::source::ReadAt;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -108,9 +109,11 @@ fn find(container: &Container, name: &str, expert: u32) -> anyhow::Result<Stored
         let name = format!("{} expert {expert}", m.name);
         return Ok(Stored { name, part: None, layout, rows, cols, card: bank.card as usize, offset });
     }
+    let names = manifest.source_tensors.iter().map(|t| t.name.as_str());
+    let hint = did_you_mean(name, names.chain(tensors().map(|t| t.name.as_str())));
     let text = match known {
         true => format!("{name} has no expert {expert}"),
-        false => format!("there is no tensor {name}; `gantry inspect --tensors` lists them"),
+        false => format!("there is no tensor {name}; `gantry inspect FILE --tensors` lists them{hint}"),
     };
     Err(Refusal::new(Exit::Usage, text))
 }

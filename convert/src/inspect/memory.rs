@@ -3,7 +3,7 @@
 use crate::kv::KvType;
 use crate::weights::Opened;
 use gantry_formats::arch::{self, BlockState, Hparams};
-use gantry_formats::container::Container;
+use gantry_formats::container::{CardEntry, CardInfo, Container};
 use gantry_formats::gguf::Header;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -37,10 +37,19 @@ pub(super) struct CardMemory {
     pub(super) total_bytes: u64,
 }
 
-/// Weights as they lie in the segments, keys and values of every layer on the card that holds its attention.
-pub(super) fn estimate(opened: &Opened, header: &Header, context: Option<u64>, kv: KvType) -> Memory {
+/// Weights as they lie in the segments, keys and values of every layer on the card that holds its attention. What was not
+/// asked for is as it was counted when a container was placed.
+pub(super) fn estimate(opened: &Opened, header: &Header, context: Option<u64>, kv: Option<KvType>) -> Memory {
+    let placed = match opened {
+        Opened::Container(container) => container.manifest().placement.as_ref(),
+        Opened::Gguf(_) => None,
+    };
+    let counted = placed.and_then(|section| section.context.zip(KvType::parse(&section.kv).ok()));
+    let as_placed = placed.filter(|_| counted.is_some() && context.is_none() && kv.is_none());
     let hparams = Hparams::read(header);
+    let context = context.or(counted.map(|(context, _)| context));
     let context = context.unwrap_or_else(|| hparams.context_length.unwrap_or(CONTEXT).min(CONTEXT));
+    let kv = kv.or(counted.map(|(_, kv)| kv)).unwrap_or(KvType::F32);
     let layers = states(opened, header, &hparams, context);
     let layer_bytes = |layer: usize| kv.bytes(&layers.get(layer).copied().flatten().unwrap_or_default());
     let cards = match opened {
@@ -50,13 +59,15 @@ pub(super) fn estimate(opened: &Opened, header: &Header, context: Option<u64>, k
         }
         Opened::Container(container) => {
             let owners = attention_cards(container, layers.len());
-            let cards = container.header().cards.iter().zip(&container.manifest().cards).enumerate();
-            let of = |(n, (entry, info)): (usize, _)| {
-                let entry: &gantry_formats::container::CardEntry = entry;
-                let info: &gantry_formats::container::CardInfo = info;
+            let estimated = |n: usize| {
                 let here = owners.iter().enumerate().filter(|(_, cards)| cards.contains(&n));
                 let kv = here.map(|(layer, cards)| layer_bytes(layer) / cards.len().max(1) as u64);
-                card(Some(info.target.clone()), entry.bytes, kv.fold(0, u64::saturating_add))
+                kv.fold(0, u64::saturating_add)
+            };
+            let cards = container.header().cards.iter().zip(&container.manifest().cards).enumerate();
+            let of = |(n, (entry, info)): (usize, (&CardEntry, &CardInfo))| {
+                let recorded = as_placed.and_then(|section| section.cards.get(n)).map(|card| card.kv_bytes);
+                card(Some(info.target.clone()), entry.bytes, recorded.unwrap_or_else(|| estimated(n)))
             };
             cards.map(of).collect()
         }

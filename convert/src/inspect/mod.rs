@@ -182,7 +182,7 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
             Ok(output::text(&tensors::text(&list))?)
         };
     }
-    let memory = memory::estimate(&opened, header, args.context, args.kv.unwrap_or(KvType::F32));
+    let memory = memory::estimate(&opened, header, args.context, args.kv);
     let summary = summary::of(&opened, &headers, &items, memory, file);
     if args.json { output::json("inspect", &summary) } else { Ok(output::text(&summary.text())?) }
 }
@@ -192,16 +192,7 @@ fn show_placement(args: &InspectArgs, opened: &Opened) -> anyhow::Result<()> {
         let text = "a GGUF is placed on no cards; gantry plan shows how it would be";
         return Err(Refusal::new(Exit::Usage, text));
     };
-    let recorded = container.manifest().placement.as_ref();
-    let kv = match recorded.filter(|_| args.context.is_none() && args.kv.is_none()) {
-        Some(section) => section.cards.iter().map(|c| c.kv_bytes).collect(),
-        // What was not asked for is as it was counted when the container was placed.
-        None => {
-            let context = args.context.or(recorded.and_then(|s| s.context));
-            let kv = args.kv.or(recorded.and_then(|s| KvType::parse(&s.kv).ok())).unwrap_or(KvType::F32);
-            placement::kv_by_card(opened, context, kv)
-        }
-    };
+    let kv = placement::kv_by_card(opened, args.context, args.kv);
     let view = placement::of(container, &kv, &args.hotness)?;
     if let Some(path) = &args.report {
         let files: Vec<PathBuf> = container.files().collect();
@@ -227,7 +218,7 @@ pub(crate) fn quietly(path: &std::path::Path, tensor: &str) -> anyhow::Result<St
     let opened = Opened::open(path)?;
     let headers = opened.headers();
     let items = items::of(&opened);
-    let memory = memory::estimate(&opened, headers[0], Some(u64::MAX), KvType::F32);
+    let memory = memory::estimate(&opened, headers[0], Some(u64::MAX), Some(KvType::F32));
     let summary = summary::of(&opened, &headers, &items, memory, path).text();
     let list = tensors::text(&tensors::select(items, None, Sort::Name));
     Ok(summary + &list + &tensor::view(&opened, tensor, false)?.text())

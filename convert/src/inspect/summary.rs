@@ -3,13 +3,14 @@
 use super::items::Item;
 use super::memory::Memory;
 use crate::plan::CHOSEN;
-use crate::table::{Align, Table, wrap};
+use crate::table::{Align, Table};
 use crate::units;
 use crate::weights::{Opened, file_name};
 use gantry_formats::arch;
 use gantry_formats::container::Container;
 use gantry_formats::gguf::{Gguf, Header, display_name};
 use gantry_formats::hash;
+use gantry_formats::message::wrap;
 use gantry_formats::role::Role;
 use gantry_formats::target;
 use serde::Serialize;

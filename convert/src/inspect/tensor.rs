@@ -2,7 +2,7 @@
 
 use crate::failure::Refusal;
 use crate::plan::MAX_EXPERTS;
-use crate::table::{Align, Table, wrap};
+use crate::table::{Align, Table};
 use crate::units;
 use crate::unpack::{CHUNK, Owner, Scratch};
 use crate::values::{Histogram, Scales, Stats};
@@ -10,6 +10,7 @@ use crate::weights::{Opened, Weights};
 use gantry_formats::container::{Container, Part};
 use gantry_formats::exit::Exit;
 use gantry_formats::hash;
+use gantry_formats::message::{did_you_mean, wrap};
 use serde_json::{Value, json};
 use std::ops::Range;
 
@@ -176,7 +177,9 @@ fn select(opened: &Opened, weights: &Weights<'_>, name: &str) -> anyhow::Result<
             }
         }
     }
-    let text = format!("there is no tensor {name}; `gantry inspect FILE --tensors` lists them");
+    let names: Vec<String> = (0..weights.len()).map(|i| weights.name(i)).collect();
+    let hint = did_you_mean(name, names.iter().map(String::as_str));
+    let text = format!("there is no tensor {name}; `gantry inspect FILE --tensors` lists them{hint}");
     Err(Refusal::new(Exit::Usage, text))
 }
 

@@ -23,7 +23,7 @@ fn room(sample: &Sample) -> Room {
 
 fn summary(opened: &Opened) -> (String, serde_json::Value) {
     let headers = opened.headers();
-    let memory = memory::estimate(opened, headers[0], Some(100), KvType::F16);
+    let memory = memory::estimate(opened, headers[0], Some(100), Some(KvType::F16));
     let summary = summary::of(opened, &headers, &items::of(opened), memory, Path::new("m"));
     (summary.text(), serde_json::to_value(&summary).expect("JSON"))
 }

@@ -2,11 +2,11 @@
 
 use crate::failure::Refusal;
 use crate::kv::KvType;
-use crate::table::wrap;
 use anyhow::Result;
 use gantry_formats::arch::{self, BlockState, Hparams, Metadata, Run};
 use gantry_formats::exit::Exit;
 use gantry_formats::hotness::Hotness;
+use gantry_formats::message::wrap;
 use gantry_formats::placement::{CardSpec, Fill, Strategy};
 use std::collections::BTreeMap;
 use std::fmt;

@@ -8,6 +8,7 @@ use anyhow::Result;
 use gantry_formats::block::GgmlType;
 use gantry_formats::exit::Exit;
 use gantry_formats::layout::{Layout, MAX_WHOLE_ROW};
+use gantry_formats::message::did_you_mean;
 use gantry_formats::role::Kind;
 
 /// `--set PATTERN=LAYOUT`.
@@ -38,8 +39,9 @@ pub(super) fn choose(tensors: &mut [TensorPlan], options: &Options, experts: boo
     for set in &options.overrides {
         if !tensors.iter().any(|t| set.matches(t) && !set.passes_over(t)) {
             let text = format!(
-                "--set {}: no tensor and no role is called that; `gantry plan` lists the roles",
-                set.pattern
+                "--set {}: no tensor and no role is called that; `gantry plan` lists the roles{}",
+                set.pattern,
+                did_you_mean(&set.pattern, tensors.iter().flat_map(|t| [t.name.as_str(), t.role.as_str()]))
             );
             return Err(Refusal::new(Exit::Usage, text));
         }

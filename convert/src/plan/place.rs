@@ -3,11 +3,13 @@
 //! A segment holds its card's tensors, then its banks, then copies of the source.
 
 use super::assign::{Asked, Assigned};
-use super::cards::{Beside, state_bytes};
+use super::cards::{Beside, refusal, state_bytes};
 use super::fuse::{Group, Matrix};
 use super::{BlobPlan, CardPlan, Options, TensorPlan};
 use crate::failure::Refusal;
+use crate::kv::KvType;
 use anyhow::Result;
+use gantry_formats::arch::NO_INT8_ENTRIES;
 use gantry_formats::container::{Bank, BankMatrix, Placer, Skeleton, StoredTensor};
 use gantry_formats::exit::Exit;
 use gantry_formats::layout::Layout;
@@ -42,6 +44,7 @@ pub(super) fn place(
     beside: &Beside<'_>,
     kept: Option<Kept<'_>>,
 ) -> Result<Places> {
+    check_kv(options, beside)?;
     let asked = Asked::new(&groups, options, beside)?;
     let Assigned { strategy, cards, experts, map, usable } = match kept {
         Some(kept) => asked.keep(kept),
@@ -106,6 +109,16 @@ pub(super) fn place(
     places.skeleton =
         Skeleton::new(options.alignment, options.split_cards, &segments).ok_or_else(too_large)?;
     Ok(places)
+}
+
+/// Refuses what no backend keeps: the runtime would, in these words.
+fn check_kv(options: &Options, beside: &Beside<'_>) -> Result<()> {
+    let compressed =
+        || beside.states(Some(beside.context.unwrap_or(1))).iter().flatten().any(|state| state.entries > 0);
+    if options.cards.kv == KvType::Int8 && compressed() {
+        return Err(refusal(Exit::Incompatible, NO_INT8_ENTRIES));
+    }
+    Ok(())
 }
 
 /// A map that stays as it is: a container that is packed for another target keeps its experts where they are.

@@ -2,10 +2,11 @@
 
 use super::place::Places;
 use super::{CardPlan, Options, Plan};
-use crate::table::{Align, Table, wrap};
+use crate::table::{Align, Table};
 use crate::units;
 use anyhow::Result;
 use gantry_formats::container::{HotnessSummary, LayerShares, PlacedCard, PlacementSection};
+use gantry_formats::message::wrap;
 use gantry_formats::placement::{self, CopyLimit, ExtraCopies, LayerExperts, Report, Request, Strategy};
 use serde_json::{Value, json};
 

@@ -1,11 +1,11 @@
 //! The plan for people: at most 80 columns, no colour.
 
 use super::{Plan, TensorPlan, summary};
-use crate::table::wrap;
 use crate::units;
 use gantry_formats::container::Part;
 use gantry_formats::gguf::display_name;
 use gantry_formats::layout::Layout;
+use gantry_formats::message::wrap;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 

@@ -3,6 +3,7 @@
 use super::spec::Spec;
 use crate::failure::Refusal;
 use gantry_formats::exit::Exit;
+use gantry_formats::message::did_you_mean;
 
 /// Name and text, small ones first.
 pub(super) const PRESETS: [(&str, &str); 16] = [
@@ -31,7 +32,9 @@ pub(super) fn text(name: &str) -> Option<&'static str> {
 
 /// The error for a name that is none.
 pub(super) fn unknown(name: &str) -> anyhow::Error {
-    let text = format!("{name}: there is no such preset; gantry synth --list shows them; files end in .toml");
+    let hint = did_you_mean(name, PRESETS.iter().map(|(name, _)| *name));
+    let text =
+        format!("{name}: there is no such preset; gantry synth --list shows them; files end in .toml{hint}");
     Refusal::new(Exit::Usage, text)
 }
 

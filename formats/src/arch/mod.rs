@@ -35,7 +35,7 @@ pub use hparams::{
 pub use resolve::{Expected, Resolved};
 pub use rule::{Presence, TensorRule, Where};
 pub use scratch::{Run, SCRATCH_THREADS, scratch};
-pub use state::{BlockState, states};
+pub use state::{BlockState, NO_INT8_ENTRIES, states};
 pub use subject::Subject;
 
 use crate::exit::{Exit, ExitCode};

@@ -9,6 +9,8 @@ pub struct BlockState {
     pub cache: u64,
     /// Rows that these are, each of one head, position, and keys or values: int8 has a scale for each.
     pub rows: u64,
+    /// Those of them that are entries which stand for several positions: they have no form as int8.
+    pub entries: u64,
     /// What is computed with further, always f32: keys of an indexer, states of delta nets, inputs of convolutions.
     pub exact: u64,
 }
@@ -52,6 +54,7 @@ impl Resolved {
                 let width = if indexed { 2 } else { 1 };
                 state.cache = state.cache.checked_add(product(&[len, entries])?)?;
                 state.rows = state.rows.checked_add(entries)?;
+                state.entries = entries;
                 let rows = (2 * width * ratio + BATCH).min(context);
                 state.exact = product(&[2, width, len, rows])?;
                 let indexer = s.indexer.as_ref().filter(|i| indexed && size(i.top_k) < entries);
@@ -90,6 +93,10 @@ impl Resolved {
     }
 }
 
+/// Why a model whose sequences keep [`BlockState::entries`] is refused keys and values as int8.
+pub const NO_INT8_ENTRIES: &str =
+    "--kv int8: the model attends to compressed entries, which are kept as f32 or f16 alone; give --kv f16";
+
 /// What each block of a model keeps of a sequence of up to `context` positions: by its architecture's table, else as
 /// attention on the keys and values of `head_count_kv` heads, which may be one number or one per layer. `has` says
 /// whether the model has a tensor.
@@ -108,7 +115,11 @@ pub fn states(
         let heads = per_layer.as_ref().map_or(h.heads_kv, |list| list.get(layer as usize).copied());
         let length = h.key_length?.checked_add(h.value_length?)?;
         let each = heads?.checked_mul(context)?;
-        Some(BlockState { cache: each.checked_mul(length)?, rows: each.checked_mul(2)?, exact: 0 })
+        Some(BlockState {
+            cache: each.checked_mul(length)?,
+            rows: each.checked_mul(2)?,
+            ..BlockState::default()
+        })
     };
     (0..blocks).map(attention).collect()
 }

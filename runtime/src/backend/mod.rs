@@ -15,6 +15,7 @@ use crate::load::{Hashed, Lift, Places, Verify, Weights};
 use crate::model::program::{self, ExpertCheck, Kept, Program, Step, StepKind};
 use crate::sample::{Deciding, Following};
 use crate::{Result, RuntimeError};
+use gantry_formats::arch::NO_INT8_ENTRIES;
 use gantry_formats::layout::Layout;
 use std::any::Any;
 use std::sync::Arc;
@@ -62,9 +63,7 @@ pub(crate) fn check_kv(program: &Program, settings: &Settings) -> Result<()> {
 
 /// Entries that stand for many positions are not kept as int8.
 pub(crate) fn no_int8_entries() -> RuntimeError {
-    RuntimeError::Incompatible(
-        "--kv int8: the model attends to compressed entries, which are kept as f32 or f16 alone; give --kv f16".into(),
-    )
+    RuntimeError::Incompatible(NO_INT8_ENTRIES.into())
 }
 
 /// What a session may use.

@@ -252,8 +252,8 @@ impl Sampling {
 /// What a run may do beside writing.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Extras {
-    /// Lets the model's own draft block (MTP) propose up to N tokens, which are verified together; the text stays the
-    /// same.
+    /// Lets the model's own draft block (MTP) propose up to N tokens, 1 to 64 and on an NVIDIA card 1 to 31, which are
+    /// verified together; the text stays the same. Not on several cards.
     #[arg(long, value_name = "N", help_heading = "Sampling")]
     pub(crate) spec: Option<std::num::NonZeroUsize>,
     /// Writes how often each expert was used; drafted tokens count too, whether or not they stay.

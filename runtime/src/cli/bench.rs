@@ -23,6 +23,15 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
     if args.repeat == 0 || (args.prompt, args.tokens) == (0, 0) {
         return Err(Refusal::error(Exit::Usage, "nothing to measure: give -r and one of -p and -n"));
     }
+    if let Some(option) = args.meaningless() {
+        let measure = match args.measure {
+            Measure::Text => "text",
+            Measure::Load => "load",
+            Measure::Kernels => "kernels",
+        };
+        let what = format!("{option} means nothing for --measure {measure}; leave it out");
+        return Err(Refusal::error(Exit::Usage, what));
+    }
     match (&args.load.device, args.measure) {
         (DeviceName::Cuda(cards), Measure::Load) => return bench_load::run(args, cards),
         (DeviceName::Cpu, Measure::Load) => {
@@ -42,9 +51,6 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
             ));
         }
         (_, Measure::Text) => {}
-    }
-    if args.only.is_some() || args.svg.is_some() {
-        return Err(Refusal::error(Exit::Usage, "--only and --svg are for --measure kernels"));
     }
     let file = model(args)?;
     let container = opened::container(file)?;

@@ -21,7 +21,7 @@ pub(crate) struct Bench {
     /// Tokens to decode.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
     pub(crate) tokens: usize,
-    /// Decodes with drafts of up to N tokens by the model's own draft block (MTP), along the text that the model finds
+    /// Decodes with drafts of up to N tokens, 1 to 64 and on an NVIDIA card 1 to 31, by the model's own draft block (MTP), along the text that the model finds
     /// most probable.
     #[arg(long, value_name = "N")]
     pub(crate) spec: Option<std::num::NonZeroUsize>,
@@ -45,6 +45,30 @@ pub(crate) struct Bench {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) load: Load,
+    /// What was typed of all these, by clap's names.
+    #[arg(skip)]
+    pub(crate) given: Vec<String>,
+}
+
+impl Bench {
+    /// An option that was typed and means nothing for what is measured, as it is typed.
+    pub(crate) fn meaningless(&self) -> Option<String> {
+        const ALWAYS: [&str; 4] = ["model", "measure", "repeat", "json"];
+        const LOAD: [&str; 4] = ["device", "threads", "mode", "verify"];
+        const KERNELS: [&str; 5] = ["device", "context", "kv", "only", "svg"];
+        let means = |id: &str| match self.measure {
+            Measure::Text => !["only", "svg"].contains(&id),
+            Measure::Load => ALWAYS.contains(&id) || LOAD.contains(&id),
+            Measure::Kernels => ALWAYS.contains(&id) || KERNELS.contains(&id),
+        };
+        // Groups of options have names too, and are typed by nobody.
+        let command = Self::augment_args(clap::Command::new("bench"));
+        let typed =
+            command.get_arguments().filter(|arg| self.given.iter().any(|id| arg.get_id() == id.as_str()));
+        typed
+            .filter(|arg| !means(arg.get_id().as_str()))
+            .find_map(|arg| Some(format!("--{}", arg.get_long()?)))
+    }
 }
 
 /// What `bench` measures.

@@ -99,11 +99,8 @@ fn talk(
         };
         let written = writing.write(session, sampler, drafts.as_deref_mut(), &wanted[stays..], &mut show)?;
         writeln!(stdout)?;
-        // Where a signal came before the answer, what was kept last ends with an answer.
-        let unanswered = matches!(written.end, End::Signal(_)) && written.tokens.is_empty();
-        if let Some(kept) = kept.filter(|_| !unanswered) {
-            written.take_last(session)?;
-            kept.save(session)?;
+        if let Some(kept) = kept {
+            kept.keep(&written, session)?;
         }
         held.extend(&wanted[stays..]);
         held.extend(&written.tokens);

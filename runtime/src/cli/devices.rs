@@ -2,6 +2,7 @@
 
 use super::SCHEMA;
 use gantry_formats::exit::Exit;
+use gantry_formats::message::wrap;
 use gantry_runtime::Device;
 use gantry_runtime::backend::cuda::{self, CardInfo, CudaError};
 use serde_json::{Value, json};
@@ -12,10 +13,15 @@ pub(crate) fn run(as_json: bool) -> anyhow::Result<Exit> {
     let device = Device::cpu(None)?;
     let free = gantry_runtime::memory::free(None);
     // A machine without NVIDIA cards is a usual one; one whose driver does not do has to hear why.
-    let (cards, trouble) = match cuda::cards() {
-        Ok(cards) => (cards, None),
-        Err(CudaError::NoDriver) => (Vec::new(), None),
-        Err(error) => (Vec::new(), Some(error.to_string())),
+    let (cards, trouble, absent) = match cuda::cards() {
+        Ok(cards) if cards.is_empty() => (cards, None, Some("the driver has no cards")),
+        Ok(cards) => (cards, None, None),
+        Err(CudaError::NoDriver) => (
+            Vec::new(),
+            None,
+            Some("libcuda.so was not found; for NVIDIA cards install a driver for CUDA 13"),
+        ),
+        Err(error) => (Vec::new(), Some(error.to_string()), None),
     };
     let mut out = std::io::stdout().lock();
     if as_json {
@@ -59,21 +65,15 @@ pub(crate) fn run(as_json: bool) -> anyhow::Result<Exit> {
         writeln!(out, "cuda")?;
         say(&mut out, &trouble)?;
     }
+    if let Some(absent) = absent {
+        writeln!(out, "cuda: {absent}")?;
+    }
     Ok(Exit::Ok)
 }
 
-/// Writes a sentence, indented, in lines of at most 80 characters where its words allow.
+/// Writes a sentence, indented, in lines that fit a terminal where its words allow.
 fn say(out: &mut impl Write, text: &str) -> std::io::Result<()> {
-    let mut line = String::from(" ");
-    for word in text.split(' ') {
-        if line.len() > 2 && line.chars().count() + 1 + word.chars().count() > 80 {
-            writeln!(out, "{line}")?;
-            line = String::from("   ");
-        }
-        line.push(' ');
-        line.push_str(word);
-    }
-    writeln!(out, "{line}")
+    writeln!(out, "{}", wrap(&format!("  {text}"), 4))
 }
 
 fn card_json(card: &CardInfo) -> Value {

@@ -52,6 +52,11 @@ pub(crate) struct Written {
 }
 
 impl Written {
+    /// Whether a signal came before the whole prompt was taken, or before anything was written.
+    pub(crate) fn unanswered(&self) -> bool {
+        matches!(self.end, End::Signal(_)) && self.tokens.is_empty()
+    }
+
     /// Lets `session` take the last token, where a text that is long enough has shown it and it was not taken yet.
     pub(crate) fn take_last(&self, session: &mut Session) -> anyhow::Result<()> {
         if let (End::Length, Some(&last)) = (self.end, self.tokens.last())
@@ -293,8 +298,7 @@ pub(crate) fn run(args: &Generate, signals: &Signals) -> anyhow::Result<Exit> {
     };
     let written = writing.write(&mut session, &mut sampler, drafts.as_mut(), &ids, &mut show)?;
     if let Some(kept) = &kept {
-        written.take_last(&mut session)?;
-        kept.save(&session)?;
+        kept.keep(&written, &mut session)?;
     }
     let counts = drafts.map(|d| d.counts());
     if args.json {

@@ -1,5 +1,6 @@
 //! A session in a file, between runs.
 
+use super::generate::Written;
 use super::output;
 use anyhow::Context;
 use gantry_runtime::Session;
@@ -27,8 +28,14 @@ impl Kept {
         Ok(())
     }
 
-    /// Leaves `session` in the file, which takes its name in the end.
-    pub(crate) fn save(&self, session: &Session) -> anyhow::Result<()> {
+    /// Leaves `session`, which `written` came of, in the file, which takes its name in the end. Where a signal came before an
+    /// answer, a part of the prompt at most was taken: then the file stays as it was, and this is said.
+    pub(crate) fn keep(&self, written: &Written, session: &mut Session) -> anyhow::Result<()> {
+        if written.unanswered() {
+            eprintln!("note: interrupted before an answer; the session was not saved");
+            return Ok(());
+        }
+        written.take_last(session)?;
         output::replace(&self.0, &session.save()?)
     }
 }

@@ -5,15 +5,15 @@ use super::failure::Refusal;
 use super::files::Files;
 use super::opened::{self, Text};
 use super::output;
+use super::signals::Signals;
 use anyhow::Context;
 use gantry_formats::exit::Exit;
 use gantry_runtime::text::EncodeOptions;
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use tempfile::NamedTempFile;
 
 /// `gantry-run logits FILE`.
-pub(crate) fn run(args: &Logits) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &Logits, signals: &Signals) -> anyhow::Result<Exit> {
     let container = opened::container(&args.model)?;
     let tokens = match &args.prompt {
         Some(prompt) => {
@@ -24,36 +24,50 @@ pub(crate) fn run(args: &Logits) -> anyhow::Result<Exit> {
     };
     let name = || format!("cannot write {}", args.out.display());
     Files::of(&container, args.load.inputs()).writes("--out", Some(&args.out)).check()?;
-    let file = beside(&args.out, args.force)?;
+    check(&args.out, args.force)?;
     let model = opened::load(&container, &args.load)?;
     model.check_tokens(&tokens)?;
     let mut session = model.session()?;
-    let mut out = BufWriter::new(file);
-    let mut result = Ok(());
-    session.prefill_all(&tokens, &mut |rows| {
-        for value in rows {
-            if result.is_ok() {
-                result = out.write_all(&value.to_le_bytes());
-            }
+    // From here on a signal must not leave the file behind that has no name yet.
+    signals.set_busy(true);
+    let mut out = BufWriter::new(output::beside(&args.out)?);
+    if tokens.len() > session.left() {
+        // Refused as a whole, before its first batch.
+        session.prefill(&tokens)?;
+    }
+    for batch in tokens.chunks(args.load.batch.max(1)) {
+        if let Some(exit) = signals.stopped() {
+            eprintln!("interrupted: nothing was written to {}", args.out.display());
+            return Ok(exit);
         }
-    })?;
-    result.and_then(|()| out.flush()).with_context(name)?;
+        let mut result = Ok(());
+        session.prefill_all(batch, &mut |rows| {
+            for value in rows {
+                if result.is_ok() {
+                    result = out.write_all(&value.to_le_bytes());
+                }
+            }
+        })?;
+        result.with_context(name)?;
+    }
+    out.flush().with_context(name)?;
     let file = out.into_inner().map_err(|e| e.into_error()).with_context(name)?;
     let kept = if args.force { file.persist(&args.out) } else { file.persist_noclobber(&args.out) };
     kept.map_err(|e| e.error).with_context(name)?;
+    signals.set_busy(false);
     let (n, vocab) = (tokens.len(), model.vocab());
     let positions = if n == 1 { "position" } else { "positions" };
     eprintln!("wrote {n} {positions} of {vocab} logits to {}", args.out.display());
     Ok(Exit::Ok)
 }
 
-/// A new file in the folder of `out` that takes its name in the end; `out` is there only where `force` says so.
-fn beside(out: &Path, force: bool) -> anyhow::Result<NamedTempFile> {
+/// Refuses, before anything is computed, what cannot be written; `out` is there only where `force` says so.
+fn check(out: &Path, force: bool) -> anyhow::Result<()> {
     if let Ok(there) = out.metadata()
         && (!force || !there.is_file())
     {
         let text = format!("{} exists already; --force replaces a regular file", out.display());
         return Err(Refusal::error(Exit::Usage, text));
     }
-    output::beside(out)
+    output::check("--out", out)
 }

@@ -22,7 +22,7 @@ mod generate;
 mod kept;
 mod logits;
 mod opened;
-mod output;
+pub(crate) mod output;
 pub(crate) mod parse;
 mod perplexity;
 mod record;
@@ -47,7 +47,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
     match cli.command {
         None => generate::run(&cli.generate, &signals),
         Some(Command::Chat(args)) => chat::run(&args, &signals),
-        Some(Command::Logits(args)) => logits::run(&args),
+        Some(Command::Logits(args)) => logits::run(&args, &signals),
         Some(Command::Tokenize(args)) => tokenize::run(&args),
         Some(Command::Perplexity(args)) => perplexity::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),

@@ -7,6 +7,7 @@ use anyhow::Context;
 use gantry_formats::exit::Exit;
 use gantry_formats::hotness;
 use gantry_formats::placement::{CardSpec, Fill};
+use gantry_runtime::backend::cuda;
 use gantry_runtime::model::program::ExpertCheck;
 use gantry_runtime::text::{ChatTemplate, TextError, Tokenizer};
 use gantry_runtime::{Container, Device, Model, ModelOptions, Speculation, model, vocab};
@@ -38,15 +39,12 @@ pub(crate) fn load_with(
     if let Some(most) = spec {
         Speculation::check(most.get(), model::plan(container, 1)?.draft.is_some())?;
     }
+    check_usage(load, spec)?;
     let device = match &load.device {
         DeviceName::Cpu => Device::cpu(load.threads)?,
         DeviceName::Cuda(cards) => Device::cuda(cards, load.threads)?,
         DeviceName::Beside(cards, _) => Device::cuda_and_host(cards, load.threads)?,
     };
-    if let (DeviceName::Cpu, Some(name)) = (&load.device, load.reload.first()) {
-        let what = format!("--reload {name} brings it to a card once more; give --device cuda:0");
-        return Err(Refusal::error(Exit::Usage, what));
-    }
     let window = spec.map_or(0, |n| Speculation::window(n.get()));
     let hotness = match load.hotness.as_slice() {
         [] => None,
@@ -60,18 +58,12 @@ pub(crate) fn load_with(
         // As many as were named, whatever it was packed for.
         options.cards = Some(vec![CardSpec { host: false, bytes: None }; cards.len()]);
     }
-    if let DeviceName::Beside(_, budget) = &load.device {
-        if options.check != ExpertCheck::Off {
-            return Err(Refusal::error(
-                Exit::Usage,
-                "--ep-verify and --ep-self compare bits, and the host's card (cpu) computes in another order; leave them out",
-            ));
-        }
-        if options.cards.is_none() {
-            options.cards = Some(beside(&device, *budget)?);
-            // What does not fit the cards goes to the host.
-            options.fill = options.fill.or(options.placement.is_none().then_some(Fill::First));
-        }
+    if let DeviceName::Beside(_, budget) = &load.device
+        && options.cards.is_none()
+    {
+        options.cards = Some(beside(&device, *budget)?);
+        // What does not fit the cards goes to the host.
+        options.fill = options.fill.or(options.placement.is_none().then_some(Fill::First));
     }
     note_host(container, &load.device, options.cards.is_some());
     let model = Model::load(container, &device, &options)?;
@@ -96,6 +88,34 @@ pub(crate) fn load_with(
         );
     }
     Ok(model)
+}
+
+/// Refuses what no device does, before any is looked for.
+fn check_usage(load: &Load, spec: Option<NonZeroUsize>) -> anyhow::Result<()> {
+    let (cards, host) = match &load.device {
+        DeviceName::Cpu => {
+            if let Some(name) = load.reload.first() {
+                let what = format!("--reload {name} brings it to a card once more; give --device cuda:0");
+                return Err(Refusal::error(Exit::Usage, what));
+            }
+            return Ok(());
+        }
+        DeviceName::Cuda(cards) => (cards.len(), false),
+        DeviceName::Beside(cards, _) => (cards.len(), true),
+    };
+    if host && load.options().check != ExpertCheck::Off {
+        return Err(Refusal::error(
+            Exit::Usage,
+            "--ep-verify and --ep-self compare bits, and the host's card (cpu) computes in another order; leave them out",
+        ));
+    }
+    if let Some(most) = spec {
+        cuda::check_window(Speculation::window(most.get()), cards + usize::from(host))?;
+    }
+    if let Some(given) = &load.cards {
+        cuda::check_cards(&given.0, cards, host)?;
+    }
+    Ok(())
 }
 
 /// Tells where what was packed for the host's memory is on an NVIDIA card instead.

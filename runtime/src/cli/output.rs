@@ -1,12 +1,21 @@
-//! Files that take their name when they are complete.
+//! Files that take their name when they are complete, and errors.
 
 use super::failure::Refusal;
 use anyhow::Context;
 use gantry_formats::exit::Exit;
-use std::io::{ErrorKind, Write};
+use gantry_formats::message::wrapped;
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::NamedTempFile;
+
+/// Says what ends the program; on a terminal in lines that fit it.
+pub(crate) fn error(text: &str) {
+    let mut stderr = std::io::stderr();
+    let text = if stderr.is_terminal() { wrapped(text) } else { text.to_owned() };
+    // Where standard error is closed, there is nobody left to tell.
+    let _ = writeln!(stderr, "{text}");
+}
 
 /// A new file in the folder of `out`, with the rights of any new file.
 pub(crate) fn beside(out: &Path) -> anyhow::Result<NamedTempFile> {

@@ -1,26 +1,41 @@
 //! From the command line to what was asked, with a word for a command that is misspelt.
 
-use super::args::Cli;
+use super::args::{Cli, Command};
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use gantry_formats::exit::Exit;
+use gantry_formats::message::distance;
 use std::ffi::OsStr;
 use std::path::Path;
 
 /// Parses the command line; ends the program where it asks for help or for what does not exist.
 pub(crate) fn parse() -> Cli {
-    Cli::try_parse().unwrap_or_else(|error| {
+    let parsed = Cli::command().try_get_matches().and_then(|matches| {
+        let mut cli = Cli::from_arg_matches(&matches)?;
+        if let (Some(Command::Bench(bench)), Some((_, matches))) = (&mut cli.command, matches.subcommand()) {
+            bench.given = given(matches);
+        }
+        Ok(cli)
+    });
+    parsed.unwrap_or_else(|error| {
         // A first word that is no command is taken for FILE, and clap then complains about what follows it.
         let guess = matches!(
             error.kind(),
             ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument | ErrorKind::ArgumentConflict
         );
         if let Some(what) = std::env::args_os().nth(1).filter(|_| guess).and_then(|first| missing(&first)) {
-            eprintln!("error: {what}");
+            super::output::error(&format!("error: {what}"));
             std::process::exit(Exit::Usage as i32);
         }
         error.exit()
     })
+}
+
+/// What was typed of a command's options and arguments, by clap's names.
+fn given(matches: &ArgMatches) -> Vec<String> {
+    let typed = |id: &&str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    matches.ids().map(clap::Id::as_str).filter(typed).map(str::to_owned).collect()
 }
 
 /// What to say of a first word that is neither an option nor a command nor a file.
@@ -38,33 +53,9 @@ fn missing(first: &OsStr) -> Option<String> {
     Some(format!("there is no file {word}, and no command of that name; {hint}"))
 }
 
-/// How many letters must be added, taken away or replaced to make `b` of `a` (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = i;
-        row[0] = i + 1;
-        for (j, &y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn distances_count_edits() {
-        assert_eq!(distance("chat", "chat"), 0);
-        assert_eq!(distance("chat", "chatt"), 1);
-        assert_eq!(distance("bench", "bnech"), 2);
-        assert_eq!(distance("chat", ""), 4);
-    }
 
     #[test]
     fn a_misspelt_command_is_guessed() {

@@ -4,6 +4,7 @@ use super::damage::{Damage, Place};
 use super::{Hashed, shortened};
 use crate::{Container, Result, RuntimeError};
 use gantry_formats::container::Stretch;
+use gantry_formats::message::did_you_mean;
 use gantry_formats::source::ReadAt;
 
 /// Writes bytes to a place in a card's arena: card, first byte, the bytes, and what is hashed then; gives the hashes that
@@ -37,7 +38,9 @@ pub(crate) fn again(container: &Container, name: &str, replace: &Replace<'_>) ->
         total += blob.bytes;
     }
     if total == 0 {
-        return Err(RuntimeError::Setting(format!("{name:?} is no tensor or expert of this container")));
+        let hint = did_you_mean(name, container.manifest().tensors.iter().map(|t| t.name.as_str()));
+        let what = format!("{name:?} is no tensor or expert of this container{hint}");
+        return Err(RuntimeError::Setting(what));
     }
     match Damage::new(wrong) {
         Some(damage) => Err(RuntimeError::Damage(Box::new(damage))),

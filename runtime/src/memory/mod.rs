@@ -64,6 +64,8 @@ impl fmt::Display for Limit {
 pub struct Shortage {
     /// By card.
     pub need: Vec<Need>,
+    /// The card, where it is one of several with memory of its own: `cuda:1`, or `cpu` for the host's.
+    pub of: Option<String>,
     /// What there is.
     pub free: Free,
     /// The context that was asked for, in positions.
@@ -80,7 +82,12 @@ impl Shortage {
 
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "not enough memory for this model with a context of {}:", self.context)?;
+        let of = match self.of.as_deref() {
+            None => String::new(),
+            Some("cpu") => " of the host (cpu)".into(),
+            Some(card) => format!(" of {card}"),
+        };
+        writeln!(f, "not enough memory{of} for this model with a context of {}:", self.context)?;
         writeln!(
             f,
             "  {:<6}{:>14}{:>14}{:>14}{:>14}",
@@ -88,6 +95,7 @@ impl fmt::Display for Shortage {
         )?;
         for (card, n) in self.need.iter().enumerate() {
             let [w, c, s, t] = [n.weights, n.cache, n.scratch, n.total()].map(mib);
+            let card = self.of.clone().unwrap_or_else(|| card.to_string());
             writeln!(f, "  {card:<6}{w:>14}{c:>14}{s:>14}{t:>14}")?;
         }
         let total = self.total();
@@ -119,7 +127,25 @@ pub fn check(
         per => free.bytes.saturating_sub(rest) / per,
     };
     let fitting_context = usize::try_from(fitting).unwrap_or(usize::MAX).min(context);
-    Err(Box::new(Shortage { need: need.to_vec(), free, context, fitting_context }))
+    Err(Box::new(Shortage { need: need.to_vec(), of: None, free, context, fitting_context }))
+}
+
+/// [`check`] of what a card with memory of its own, called so (`cpu`: the host's), needs of its free bytes, or of `user` where
+/// that is less.
+pub(crate) fn check_card(
+    need: &Need,
+    (name, bytes): (String, u64),
+    user: Option<u64>,
+    context: usize,
+    cache_per_position: u64,
+) -> Result<(), Box<Shortage>> {
+    let limit = if name == "cpu" { Limit::Machine } else { Limit::Card };
+    let free = match user.filter(|user| *user < bytes) {
+        Some(bytes) => Free { bytes, limit: Limit::User },
+        None => Free { bytes, limit },
+    };
+    let short = |short: Box<Shortage>| Box::new(Shortage { of: Some(name), ..*short });
+    check(std::slice::from_ref(need), free, context, cache_per_position).map_err(short)
 }
 
 /// What this process can still take: the least of the machine's available memory, the control group's limit, the
@@ -181,6 +207,22 @@ mod tests {
         assert!(short.to_string().contains("--context 200"), "{short}");
         let short = check(&need, free(1000), 400, 10).unwrap_err();
         assert!(short.to_string().contains("no context fits"), "{short}");
+        let of = |name: &str, user| check_card(&need[0], (name.into(), 1000), user, 400, 10).unwrap_err();
+        assert_eq!(
+            (of("cpu", None).free, of("cpu", None).of),
+            (Free { bytes: 1000, limit: Limit::Machine }, Some("cpu".into()))
+        );
+        assert_eq!(of("cuda:0", Some(2000)).free, Free { bytes: 1000, limit: Limit::Card });
+        assert_eq!(of("cuda:0", Some(7)).free, free(7));
+        // A card with memory of its own is named, the host's too.
+        for (of, title, row) in
+            [("cuda:1", " of cuda:1 ", "  cuda:1"), ("cpu", " of the host (cpu) ", "  cpu ")]
+        {
+            let text = Shortage { of: Some(of.into()), ..*short.clone() }.to_string();
+            assert!(text.starts_with(&format!("not enough memory{title}for this model")), "{text}");
+            assert!(text.lines().any(|line| line.starts_with(row)), "{text}");
+            assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        }
     }
 
     #[test]

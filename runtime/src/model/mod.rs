@@ -12,7 +12,7 @@ use crate::exchange::{Delays, Patience};
 use crate::load::{
     self, Beside, Chosen, Left, LoadMode, LoadOptions, LoadReport, Places, Progress, Verify, Wish,
 };
-use crate::memory::{self, Free, Limit, Need};
+use crate::memory::{self, Need};
 use crate::{Container, Device, Result, RuntimeError, Session, Together};
 use gantry_formats::arch::{self, Architecture, Hparams, HparamsError, Resolved};
 use gantry_formats::container::{Model as Packed, StoredTensor};
@@ -198,13 +198,10 @@ impl Model {
             Some(cards) => {
                 // A card's arena is one allocation: what stays in its file has its place there all the same.
                 need.iter_mut().zip(&places.cards).for_each(|(need, card)| need.weights = card.bytes);
-                for (need, bytes) in need.iter().zip(cards) {
-                    let user = options.memory_limit.filter(|limit| *limit < bytes);
-                    let free = Free {
-                        bytes: user.unwrap_or(bytes),
-                        limit: if user.is_some() { Limit::User } else { Limit::Card },
-                    };
-                    memory::check(std::slice::from_ref(need), free, settings.context, beside.position())
+                let names = device.backend().names(need.len());
+                for ((need, bytes), name) in need.iter().zip(cards).zip(names) {
+                    let (limit, per) = (options.memory_limit, beside.position());
+                    memory::check_card(need, (name, bytes), limit, settings.context, per)
                         .map_err(RuntimeError::Memory)?;
                 }
             }

@@ -61,6 +61,7 @@ fn a_machine_without_cards_has_its_cpu() {
     let seen = listed(&none);
     seen.shows(&[]);
     assert!(!seen.out.contains("cuda:0") && !seen.out.contains("CUDA_ERROR"), "{}", seen.out);
+    assert!(seen.out.ends_with("cuda: the driver has no cards\n"), "{}", seen.out);
     assert_eq!(document(&none)["cuda_error"], Value::Null);
     none.load(models::small(), "cuda:0", &[]).fails(5, &["cuda:0: there are 0 cards here"]);
 
@@ -71,7 +72,9 @@ fn a_machine_without_cards_has_its_cpu() {
     let bare = Machine::without_driver();
     let seen = listed(&bare);
     seen.shows(&[]);
-    assert_eq!(seen.out.lines().count(), 3, "{}", seen.out);
+    assert_eq!(seen.out.lines().count(), 4, "{}", seen.out);
+    let last = "cuda: libcuda.so was not found; for NVIDIA cards install a driver for CUDA 13\n";
+    assert!(seen.out.ends_with(last), "{}", seen.out);
     let all = document(&bare);
     assert_eq!((all["devices"].as_array().map(Vec::len), &all["cuda_error"]), (Some(1), &Value::Null));
     bare.load(models::small(), "cuda:0", &[]).fails(5, &["libcuda.so was not found", "--device cpu"]);

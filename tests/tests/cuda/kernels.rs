@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::path::Path;
 
 fn measure(machine: &Machine, more: &[&str]) -> Seen {
-    let head = ["bench", "--measure", "kernels", "--device", "cuda:0", "--threads", "2"];
+    let head = ["bench", "--measure", "kernels", "--device", "cuda:0"];
     machine.run(&[&head, more].concat())
 }
 
@@ -91,7 +91,9 @@ fn what_cannot_be_measured_is_refused() {
     machine
         .run(&["bench", "--measure", "load", "--device", "cuda:0"])
         .fails(2, &["give the container as FILE"]);
-    machine.run(&["bench", text(small()), "--only", "i8"]).fails(2, &["--only and --svg are for"]);
+    machine
+        .run(&["bench", text(small()), "--only", "i8"])
+        .fails(2, &["--only means nothing for --measure text"]);
     machine
         .run(&["bench", "--measure", "kernels", "--device", "cuda:0,1"])
         .fails(2, &["on one card: give --device cuda:N"]);

@@ -1,8 +1,9 @@
 //! What is refused before a weight is read.
 
 use super::card::{Machine, Seen};
-use super::models::{kernels, other, small, split};
+use super::models::{drafting, experts, kernels, other, small, split};
 use gantry_formats::container::Container;
+use std::path::Path;
 
 /// Nothing as large as a model came onto a card.
 #[track_caller]
@@ -72,5 +73,51 @@ fn cards_with_too_little_memory() {
     read_nothing(&seen);
     let seen = machine.write(small(), "cuda:0", &[]);
     seen.fails(6, &["free"]);
+    read_nothing(&seen);
+}
+
+/// What is typed wrong is wrong on every machine: no driver is looked for before it is said.
+#[test]
+fn wrong_usage_is_told_without_a_driver() {
+    let bare = Machine::without_driver();
+    let cases: [(&Path, &str, &[&str], i32, &str); 9] = [
+        (small(), "cuda:x", &[], 2, "is no device"),
+        (small(), "cuda:0", &["--threads", "0"], 2, "threads"),
+        (small(), "cuda:0", &["--spec", "2"], 2, "no block that drafts"),
+        (drafting(), "cuda:0", &["--spec", "65"], 2, "give 1 to 64"),
+        (drafting(), "cuda:0", &["--spec", "32"], 5, "give --spec 31 or less"),
+        (drafting(), "cuda:0,1", &["--spec", "2"], 5, "several cards do not draft tokens"),
+        (experts(), "cuda:0,cpu", &["--ep-verify"], 2, "another order"),
+        (split(), "cuda:0,1", &["--cards", "3"], 5, "--device names 2"),
+        (small(), "cpu", &["--reload", "x"], 2, "give --device cuda:0"),
+    ];
+    for (model, device, more, code, word) in cases {
+        let seen = bare.write(model, device, more);
+        seen.fails(code, &[word]);
+        assert!(!seen.err.contains("libcuda"), "{}", seen.err);
+    }
+    let bench = |more: &[&str]| bare.run(&[&["bench", small().to_str().expect("UTF-8")], more].concat());
+    for (more, word) in [
+        (&["--measure", "load", "-p", "5"][..], "--prompt means nothing for --measure load"),
+        (&["--measure", "load", "--kv", "f16"], "--kv means nothing for --measure load"),
+        (
+            &["--measure", "kernels", "--device", "cuda:0", "--spec", "2"],
+            "--spec means nothing for --measure kernels",
+        ),
+        (&["--measure", "kernels", "--threads", "2"], "--threads means nothing for --measure kernels"),
+        (&["--svg", "x.svg"], "--svg means nothing for --measure text"),
+    ] {
+        bench(more).fails(2, &[word]);
+    }
+}
+
+#[test]
+fn the_hosts_part_of_a_shortage_is_the_hosts() {
+    if !kernels() {
+        return;
+    }
+    let limit = ["--memory-limit", "1KiB", "--cards", "1GiB,cpu:1GiB"];
+    let seen = Machine::new().set("MEMORY", 4u64 << 30).write(experts(), "cuda:0,cpu", &limit);
+    seen.fails(6, &["not enough memory of cuda:0 for this model"]);
     read_nothing(&seen);
 }

@@ -300,7 +300,11 @@ pub(super) fn write_html(view: &View, path: &Path, force: bool) -> anyhow::Resul
 }
 
 /// KV cache by card, estimated.
-pub(super) fn kv_by_card(opened: &crate::weights::Opened, context: Option<u64>, kv: KvType) -> Vec<u64> {
+pub(super) fn kv_by_card(
+    opened: &crate::weights::Opened,
+    context: Option<u64>,
+    kv: Option<KvType>,
+) -> Vec<u64> {
     let headers = opened.headers();
     let Some(header) = headers.first() else { return Vec::new() };
     let memory = super::memory::estimate(opened, header, context, kv);

@@ -2,8 +2,9 @@
 
 use super::{Card, Cell, View};
 use crate::plan::{balance, numbers, share};
-use crate::table::{Align, Table, wrap};
+use crate::table::{Align, Table};
 use crate::units;
+use gantry_formats::message::wrap;
 use std::ops::Range;
 
 /// Layers that are shown without `--full`.

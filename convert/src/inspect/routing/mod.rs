@@ -4,11 +4,12 @@ mod balance;
 #[cfg(test)]
 mod tests;
 
-use crate::table::{Align, Table, wrap};
+use crate::table::{Align, Table};
 use crate::units;
 use crate::weights::{Opened, file_name};
 use balance::Balance;
 use gantry_formats::hotness::{self, Format, Reading, RoutedModel};
+use gantry_formats::message::wrap;
 use serde::Serialize;
 use std::fs::File;
 use std::io::Read;

@@ -4,10 +4,11 @@ use super::attend::CONTEXT;
 use super::plan::FEW;
 use super::workspace::most_tokens;
 use crate::backend::Settings;
-use crate::load::{CardPlace, Places};
+use crate::load::Places;
 use crate::model::program::{Program, Step};
 use crate::{Result, RuntimeError};
 use gantry_formats::layout::Layout;
+use gantry_formats::placement::CardSpec;
 
 /// Groups of a grid in y, in which rows of tokens are counted.
 const ROWS: usize = 65_535;
@@ -20,7 +21,8 @@ pub(super) fn check(program: &Program, settings: &Settings, cards: usize) -> Res
             "{what}: {found}, cuda has kernels for up to {most}; give --device cpu"
         ))),
     };
-    check_drafts(program, settings, cards)?;
+    check_window(settings.window, cards)?;
+    check_drafts(program, settings)?;
     most("positions of a context", settings.context, CONTEXT)?;
     let rows = program.buffers.iter().map(|b| b.rows).max().unwrap_or(1);
     most("rows of a batch", rows.saturating_mul(most_tokens(settings)), ROWS)?;
@@ -65,21 +67,33 @@ pub(super) fn check(program: &Program, settings: &Settings, cards: usize) -> Res
     Ok(())
 }
 
-/// Refuses windows that are not verified with the bits of single tokens, and blocks whose states cannot be taken back.
-fn check_drafts(program: &Program, settings: &Settings, cards: usize) -> Result<()> {
-    if settings.window == 0 {
+/// Refuses a [window](crate::ModelOptions::window) that so many cards, the host's among them, do not verify with the bits of
+/// single tokens: what can be known without a driver.
+///
+/// # Errors
+/// [`RuntimeError::Incompatible`] with what they do.
+pub fn check_window(window: usize, cards: usize) -> Result<()> {
+    if window == 0 {
         return Ok(());
     }
     if cards > 1 {
         return Err(no_drafts());
     }
-    if settings.window > FEW {
+    if window > FEW {
         return Err(RuntimeError::Incompatible(format!(
             "drafts of {} tokens: a card verifies up to {} at once; give --spec {} or less, or --device cpu",
-            settings.window - 1,
+            window - 1,
             FEW - 1,
             FEW - 1
         )));
+    }
+    Ok(())
+}
+
+/// Refuses blocks whose states cannot be taken back.
+fn check_drafts(program: &Program, settings: &Settings) -> Result<()> {
+    if settings.window == 0 {
+        return Ok(());
     }
     let mut body = program.draft.iter().flat_map(|draft| &draft.body);
     match body.find(|step| matches!(step, Step::DeltaNet { .. } | Step::Conv { .. } | Step::Ngram { .. })) {
@@ -97,15 +111,24 @@ pub(super) fn no_drafts() -> RuntimeError {
     )
 }
 
-/// Refuses places on other cards than there are: `cards`, and one of the host after them where it has one.
-pub(super) fn check_cards(places: &Places, cards: usize, host: bool) -> Result<()> {
-    let wanted = places.cards.len();
-    let misplaced = |(i, card): (usize, &CardPlace)| card.spec.host != (host && i == cards);
-    if let Some(card) = places.cards.iter().enumerate().position(misplaced)
+/// Refuses places on other cards than there are.
+pub(super) fn check_places(places: &Places, cards: usize, host: bool) -> Result<()> {
+    let specs: Vec<CardSpec> = places.cards.iter().map(|card| card.spec).collect();
+    check_cards(&specs, cards, host)
+}
+
+/// Refuses other cards than there are: `cards`, and one of the host after them where it has one. No driver is needed.
+///
+/// # Errors
+/// [`RuntimeError::Incompatible`] with what differs.
+pub fn check_cards(specs: &[CardSpec], cards: usize, host: bool) -> Result<()> {
+    let wanted = specs.len();
+    let misplaced = |(i, card): (usize, &CardSpec)| card.host != (host && i == cards);
+    if let Some(card) = specs.iter().enumerate().position(misplaced)
         && host
-        && places.cards.len() == cards + 1
+        && specs.len() == cards + 1
     {
-        let (is, wanted) = if places.cards[card].spec.host {
+        let (is, wanted) = if specs[card].host {
             ("the host's (cpu:)", "one of its own")
         } else {
             ("no card of the host", "cpu")
@@ -114,7 +137,7 @@ pub(super) fn check_cards(places: &Places, cards: usize, host: bool) -> Result<(
             "card {card} is {is}, --device names {wanted} there; give the same cards to --cards and --device, the host's last"
         )));
     }
-    if let Some(card) = places.cards.iter().position(|card| card.spec.host).filter(|_| !host) {
+    if let Some(card) = specs.iter().position(|card| card.host).filter(|_| !host) {
         return Err(RuntimeError::Incompatible(format!(
             "card {card} is the host's (cpu:), which --device does not name; leave it out of --cards, or give --device \
              cuda:0,cpu"

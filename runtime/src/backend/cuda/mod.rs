@@ -43,6 +43,7 @@ mod workspace;
 
 pub use bare::{hash_rate, pinned_copy, read_and_copy};
 pub use driver::{CardInfo, CudaError, DeviceMemory, cards};
+pub use limits::{check_cards, check_window};
 pub use measure::{KernelBench, KernelCase, KernelOptions, Roof, Timing};
 
 use super::counters::Counters;
@@ -164,7 +165,7 @@ impl Backend for Cuda {
     }
 
     fn lift(&self, places: &Places) -> Result<Option<Box<dyn Lift>>> {
-        limits::check_cards(places, self.cards.len(), self.host.is_some())?;
+        limits::check_places(places, self.cards.len(), self.host.is_some())?;
         let contexts = self.cards.iter().cloned().map(Some).chain([None]);
         let sizes = contexts.zip(places.cards.iter().map(|c| c.bytes));
         Ok(Some(Box::new(CudaLift::new(&sizes.collect::<Vec<_>>(), self.threads)?)))
