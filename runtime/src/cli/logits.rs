@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Logits, signals: &Signals) -> anyhow::Result<Exit> {
         // Refused as a whole, before its first batch.
         session.prefill(&tokens)?;
     }
-    for batch in tokens.chunks(args.load.batch.max(1)) {
+    for batch in tokens.chunks(args.load.options().batch.max(1)) {
         if let Some(exit) = signals.stopped() {
             eprintln!("interrupted: nothing was written to {}", args.out.display());
             return Ok(exit);

@@ -135,9 +135,7 @@ impl Model {
         let mut fewer = options.clone();
         loop {
             match Self::load_as(container, device, &fewer, options.batch) {
-                Err(RuntimeError::Memory(_) | RuntimeError::Placement(_))
-                    if fewer.batch / 2 >= least.max(1) =>
-                {
+                Err(RuntimeError::Memory(_) | RuntimeError::Cards(_)) if fewer.batch / 2 >= least.max(1) => {
                     fewer.batch /= 2;
                 }
                 done => return done,

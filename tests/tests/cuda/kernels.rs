@@ -34,7 +34,7 @@ fn every_step_of_a_model_has_its_lines() {
         "raw.bf16  ",
         "(to compare)",
         "Attention  ",
-        "attention_f32",
+        "attend_f16_64_4",
         "SiluMul  ",
         "RmsNorm  ",
         "Quantize Q8  ",

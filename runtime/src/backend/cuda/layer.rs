@@ -155,7 +155,7 @@ fn goes_along_single(a: &Matrix, b: &Matrix) -> bool {
 }
 
 /// A product of the shared expert.
-fn single<'a>(steps: &'a [Step], i: usize) -> Result<(&'a Matrix, Columns)> {
+fn single(steps: &[Step], i: usize) -> Result<(&Matrix, Columns)> {
     match &steps[i] {
         Step::Gemm { weight, y, .. } => Ok((weight, *y)),
         _ => Err(other("a product of the shared expert")),
