@@ -50,7 +50,7 @@ pub fn nearest<'n>(word: &str, names: impl IntoIterator<Item = &'n str>) -> Opti
 
 /// `; did you mean NAME?`, or nothing where no name is near.
 pub fn did_you_mean<'n>(word: &str, names: impl IntoIterator<Item = &'n str>) -> String {
-    nearest(word, names).map_or(String::new(), |name| format!("; did you mean {name}?"))
+    nearest(word, names).map_or(String::new(), |name| format!("; did you mean {}?", name.escape_debug()))
 }
 
 /// How many letters must be added, taken away, replaced or exchanged with the next one to make `b` of `a` (optimal string

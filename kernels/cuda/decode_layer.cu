@@ -143,7 +143,7 @@ struct downs {
     DEVICE_MEMBER void run(const bank &b, const single &shared) const {
         __shared__ P::room room;
         __shared__ uint pairs[few::TOKENS];
-        __shared__ uint words[few::TOKENS * WORDS];
+        __shared__ __align__(16) uint words[few::TOKENS * WORDS];
         __shared__ __align__(16) float scales[few::TOKENS * SCALES];
         // Which experts are chosen was written before the launch before, which lets this one start only then (BEGIN_IN_TURN).
         work w = {{0, GROUP_Y, 1}, false};

@@ -221,7 +221,10 @@ impl Session {
     }
 
     /// Refuses tokens that the context has no room for or the vocabulary does not have.
-    pub(crate) fn check(&self, tokens: &[u32]) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`RuntimeError::ContextFull`], [`RuntimeError::Token`].
+    pub fn check(&self, tokens: &[u32]) -> Result<()> {
         if tokens.len() > self.left() {
             let (used, context) = (self.position(), self.model.context());
             return Err(RuntimeError::ContextFull { used, wanted: tokens.len(), context });

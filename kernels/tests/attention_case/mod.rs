@@ -246,15 +246,23 @@ impl Case {
     /// `y` is what f64 gives, to `bound` of the largest value.
     #[track_caller]
     pub(crate) fn assert_close(&self, y: &[f32], bound: f64, what: &str) {
-        let len = self.shape.value_len;
-        for token in 0..self.tokens {
-            for head in 0..self.n_heads {
-                let (exact, largest) = self.oracle(token, head);
-                let y = &y[token * self.width() + head * len..][..len];
-                for (y, exact) in y.iter().zip(exact) {
-                    let close = (f64::from(*y) - exact).abs() <= bound * largest;
-                    assert!(close, "{what}: token {token}, head {head}: {y} for {exact}");
-                }
+        self.assert_near(&self.oracles(), y, bound, what);
+    }
+
+    /// What f64 gives, and the largest value, of every head of every token.
+    pub(crate) fn oracles(&self) -> Vec<(Vec<f64>, f64)> {
+        let each = |token| (0..self.n_heads).map(move |head| self.oracle(token, head));
+        (0..self.tokens).flat_map(each).collect()
+    }
+
+    /// The same for [`oracles`](Self::oracles) that are known.
+    #[track_caller]
+    pub(crate) fn assert_near(&self, oracles: &[(Vec<f64>, f64)], y: &[f32], bound: f64, what: &str) {
+        for (i, (y, (exact, largest))) in y.chunks(self.shape.value_len).zip(oracles).enumerate() {
+            let (token, head) = (i / self.n_heads, i % self.n_heads);
+            for (y, exact) in y.iter().zip(exact) {
+                let close = (f64::from(*y) - exact).abs() <= bound * largest;
+                assert!(close, "{what}: token {token}, head {head}: {y} for {exact}");
             }
         }
     }

@@ -138,10 +138,7 @@ pub(super) fn pack(
                 let at = (row + i) * form.cols + first;
                 let scales = &mut scales[i * extents.row_scales..][..extents.row_scales];
                 match form.scales {
-                    Scales::Channel => {
-                        let known = (stats.max_abs_error, stats.max_rel_error);
-                        stats.merge(&quantize_row(level, (source, at), line, scales, known)?);
-                    }
+                    Scales::Channel => stats.merge(&quantize_row(level, (source, at), line, scales)?),
                     Scales::Block32 => {
                         let (scales, padding) = scales[first / 16..][..padded / 16].split_at_mut(width / 16);
                         padding.fill(0);
@@ -322,17 +319,16 @@ fn quantize_four(
     Ok(true)
 }
 
-/// The weights and the scale of a row whose values start at `at`; errors no larger than what is known may be missing.
+/// The weights and the scale of a row whose values start at `at`.
 fn quantize_row(
     level: Level,
     (source, at): (Source<'_>, usize),
     weights: &mut [u8],
     scale: &mut [u8],
-    known: (f32, f32),
 ) -> Result<Stats, PackError> {
     let mut channel = Channel::new(amax(level, source, at, weights.len())?);
     scale.copy_from_slice(&channel.d.to_le_bytes());
-    let scale = channel.scale(known);
+    let scale = channel.scale((0.0, 0.0));
     if let Some(float) = Float::of(source.ty) {
         // The next row, fetched while this one is in the cache.
         let ahead = Some(weights.len() * float.bytes());

@@ -278,7 +278,7 @@ pub(crate) struct Load {
     /// Threads [default: all processors].
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,
-    /// Most tokens computed together [default: 512 on cards, or as many as there is memory for, else 128].
+    /// Most tokens computed together [default: 512 on cards alone, or as many as there is memory for, else 128].
     #[arg(long, value_name = "N")]
     pub(crate) batch: Option<usize>,
     /// How keys and values are kept [default: f16 on cards, else f32].
@@ -394,7 +394,9 @@ impl Load {
     pub(crate) fn options(&self) -> ModelOptions {
         let (batch, kv) = match self.device {
             DeviceName::Cpu => (DEFAULT_BATCH, Kv::F32),
-            DeviceName::Cuda(_) | DeviceName::Beside(..) => (DEFAULT_CARD_BATCH, Kv::F16),
+            DeviceName::Cuda(_) => (DEFAULT_CARD_BATCH, Kv::F16),
+            // Room of the card is for experts.
+            DeviceName::Beside(..) => (DEFAULT_BATCH, Kv::F16),
         };
         ModelOptions {
             load: match self.mode {

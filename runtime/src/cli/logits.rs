@@ -31,13 +31,13 @@ pub(crate) fn run(args: &Logits, signals: &Signals) -> anyhow::Result<Exit> {
     // From here on a signal must not leave the file behind that has no name yet.
     signals.set_busy(true);
     let mut out = BufWriter::new(output::beside(&args.out)?);
-    if tokens.len() > session.left() {
-        // Refused as a whole, before its first batch.
-        session.prefill(&tokens)?;
-    }
+    // As a whole, before its first batch.
+    session.check(&tokens)?;
+    let stopped = || {
+        signals.stopped().inspect(|_| eprintln!("interrupted: nothing was written to {}", args.out.display()))
+    };
     for batch in tokens.chunks(args.load.options().batch.max(1)) {
-        if let Some(exit) = signals.stopped() {
-            eprintln!("interrupted: nothing was written to {}", args.out.display());
+        if let Some(exit) = stopped() {
             return Ok(exit);
         }
         let mut result = Ok(());
@@ -49,6 +49,9 @@ pub(crate) fn run(args: &Logits, signals: &Signals) -> anyhow::Result<Exit> {
             }
         })?;
         result.with_context(name)?;
+    }
+    if let Some(exit) = stopped() {
+        return Ok(exit);
     }
     out.flush().with_context(name)?;
     let file = out.into_inner().map_err(|e| e.into_error()).with_context(name)?;

@@ -44,7 +44,8 @@ pub struct ModelOptions {
     pub context: Option<usize>,
     /// Whether that may be more than the model was made for.
     pub beyond_context: bool,
-    /// Most tokens that are computed together. Results do not depend on it.
+    /// Most tokens that are computed together. On the CPU results do not depend on it; on cards some sums of more than 32
+    /// tokens have another order than those of fewer.
     pub batch: usize,
     /// As few as this, where memory is too short for `batch`; `None`: then the model is refused.
     pub least_batch: Option<usize>,

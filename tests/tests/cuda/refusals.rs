@@ -112,7 +112,7 @@ fn wrong_usage_is_told_without_a_driver() {
 }
 
 #[test]
-fn the_hosts_part_of_a_shortage_is_the_hosts() {
+fn a_shortage_beside_the_host_names_the_card() {
     if !kernels() {
         return;
     }

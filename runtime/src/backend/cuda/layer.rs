@@ -76,7 +76,8 @@ impl Planner<'_> {
         let (first, second) = (taken(gate)?, taken(up)?);
         let ff = first.rows.len();
         let halves = gate.y.buffer == up.y.buffer && (gate.y.start, up.y.start) == (0, ff);
-        if gate.x != up.x || !halves || !goes_along(first, second) || ff > HIDDEN {
+        let one_input = gate.x == up.x && self.program.buffers[gate.x.0].rows == 1;
+        if !one_input || !halves || !goes_along(first, second) || ff > HIDDEN {
             return None;
         }
         let between = self.between(i, gate.y.buffer, ff)?;
@@ -121,14 +122,16 @@ impl Planner<'_> {
             }
             _ => None,
         };
-        let gate =
-            (layer.down + 1..self.steps.len()).take(8).find(|j| product(*j, gates.x, expert).is_some())?;
+        let gate = (layer.down + 1..self.steps.len())
+            .take(8)
+            .find(|j| !self.is_done(*j) && product(*j, gates.x, expert).is_some())?;
         let up = self.next(gate)?;
         let (gate_y, up_y) = (product(gate, gates.x, expert)?, product(up, gates.x, expert)?);
         let between = self.between(up, gate_y.buffer, expert.rows.len())?;
         let down = self.next(between.quantize)?;
         product(down, between.quants, down_expert)?;
         let halves = gate_y.buffer == up_y.buffer && (gate_y.start, up_y.start) == (0, expert.rows.len());
+        let halves = halves && self.program.buffers[gate_y.buffer.0].rows == 1;
         let alike = self.stored_alike(gate, up);
         if !halves || !alike || between.clamp != clamp || !self.dead(&between, down) {
             return None;
@@ -302,6 +305,14 @@ mod tests {
         }
         let (program, steps) = e.program();
         plan(&program, &steps)
+    }
+
+    #[test]
+    fn room_is_what_the_kernels_have() {
+        let text = include_str!("../../../../kernels/cuda/decode_layer.cu");
+        assert!(text.contains(&format!("constexpr uint EXPERTS = {EXPERTS}, HIDDEN = {HIDDEN};")));
+        let few = include_str!("../../../../kernels/cuda/few.cuh");
+        assert!(few.contains(&format!("constexpr uint UNIT = 4, TOKENS = {TILE};")));
     }
 
     #[test]

@@ -192,6 +192,11 @@ impl Planner<'_> {
         next.filter(|j| !self.waits[*j])
     }
 
+    /// Whether an operation has step `i` already.
+    pub(super) fn is_done(&self, i: usize) -> bool {
+        self.done[i]
+    }
+
     /// The first step after `i` that is `wanted`, where it can be done together with step `i`.
     pub(super) fn later(&self, i: usize, wanted: impl Fn(&Step) -> bool) -> Option<usize> {
         let end = self.steps.len().min(i + 1 + AHEAD);
