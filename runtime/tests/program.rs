@@ -359,12 +359,17 @@ fn the_second_signal_ends_at_once() {
     let mut line = String::new();
     stderr.read_line(&mut line).unwrap();
     assert!(line.starts_with("load:"), "{line}");
-    // It computes, then sleeps in its first write.
+    // It computes, then sleeps in its first write: the main thread, and no other computes for it.
     let stat = format!("/proc/{}/stat", child.id());
-    let mut asleep = 0;
+    let (mut asleep, mut before) = (0, String::new());
     while asleep < 5 {
-        std::thread::sleep(Duration::from_millis(50));
-        asleep = if std::fs::read_to_string(&stat).unwrap().contains(") S ") { asleep + 1 } else { 0 };
+        std::thread::sleep(Duration::from_millis(100));
+        let now = std::fs::read_to_string(&stat).unwrap();
+        // After the name: the state, then, of all threads, time in the program and in the system as the 12th and 13th.
+        let fields: Vec<&str> = now.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let now = [fields[0], fields[11], fields[12]].join(" ");
+        asleep = if fields[0] == "S" && now == before { asleep + 1 } else { 0 };
+        before = now;
     }
     let id = child.id().to_string();
     for signal in ["-INT", "-TERM"] {
