@@ -390,13 +390,20 @@ impl Load {
         self.hotness.iter().map(PathBuf::as_path)
     }
 
+    /// Most tokens computed together, where there is memory.
+    pub(crate) fn batch(&self) -> usize {
+        self.batch.unwrap_or(match self.device {
+            DeviceName::Cuda(_) => DEFAULT_CARD_BATCH,
+            // Beside the host, room of the card is for experts.
+            DeviceName::Cpu | DeviceName::Beside(..) => DEFAULT_BATCH,
+        })
+    }
+
     /// What was meant.
     pub(crate) fn options(&self) -> ModelOptions {
-        let (batch, kv) = match self.device {
-            DeviceName::Cpu => (DEFAULT_BATCH, Kv::F32),
-            DeviceName::Cuda(_) => (DEFAULT_CARD_BATCH, Kv::F16),
-            // Room of the card is for experts.
-            DeviceName::Beside(..) => (DEFAULT_BATCH, Kv::F16),
+        let kv = match self.device {
+            DeviceName::Cpu => Kv::F32,
+            DeviceName::Cuda(_) | DeviceName::Beside(..) => Kv::F16,
         };
         ModelOptions {
             load: match self.mode {
@@ -406,7 +413,7 @@ impl Load {
             verify: self.verify(),
             context: self.context,
             beyond_context: self.beyond_context,
-            batch: self.batch.unwrap_or(batch),
+            batch: self.batch(),
             least_batch: self.batch.is_none().then_some(DEFAULT_BATCH),
             kv: match self.kv.unwrap_or(kv) {
                 Kv::F32 => KvType::F32,

@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Logits, signals: &Signals) -> anyhow::Result<Exit> {
     let stopped = || {
         signals.stopped().inspect(|_| eprintln!("interrupted: nothing was written to {}", args.out.display()))
     };
-    for batch in tokens.chunks(args.load.options().batch.max(1)) {
+    for batch in tokens.chunks(args.load.batch().max(1)) {
         if let Some(exit) = stopped() {
             return Ok(exit);
         }

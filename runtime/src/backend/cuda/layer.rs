@@ -118,7 +118,7 @@ impl Planner<'_> {
     ) -> Option<Shared> {
         let product = |j: usize, x: BufferId, like: &Matrix| match &self.steps[j] {
             Step::Gemm { weight, x: from, y, .. } if *from == x && goes_along_single(weight, like) => {
-                self.plain(j).then_some(*y)
+                self.plain(j).then_some((weight, *y))
             }
             _ => None,
         };
@@ -126,14 +126,14 @@ impl Planner<'_> {
             .take(8)
             .find(|j| !self.is_done(*j) && product(*j, gates.x, expert).is_some())?;
         let up = self.next(gate)?;
-        let (gate_y, up_y) = (product(gate, gates.x, expert)?, product(up, gates.x, expert)?);
+        let ((first, gate_y), (second, up_y)) =
+            (product(gate, gates.x, expert)?, product(up, gates.x, expert)?);
         let between = self.between(up, gate_y.buffer, expert.rows.len())?;
         let down = self.next(between.quantize)?;
         product(down, between.quants, down_expert)?;
         let halves = gate_y.buffer == up_y.buffer && (gate_y.start, up_y.start) == (0, expert.rows.len());
         let halves = halves && self.program.buffers[gate_y.buffer.0].rows == 1;
-        let alike = self.stored_alike(gate, up);
-        if !halves || !alike || between.clamp != clamp || !self.dead(&between, down) {
+        if !halves || !goes_along(first, second) || between.clamp != clamp || !self.dead(&between, down) {
             return None;
         }
         let shared = Shared { gate, up, silu: between.silu, quantize: between.quantize, down };
@@ -141,14 +141,6 @@ impl Planner<'_> {
         let others: Vec<usize> = all.iter().chain(&own).copied().collect();
         let apart = own.iter().all(|j| all.iter().all(|k| !self.touches(*j, *k) && !self.touches(*k, *j)));
         (apart && own.iter().all(|j| self.may_come(*j, layer.gates, &others))).then_some(shared)
-    }
-
-    /// Whether two products' matrices have their planes at the same places.
-    fn stored_alike(&self, a: usize, b: usize) -> bool {
-        match (&self.steps[a], &self.steps[b]) {
-            (Step::Gemm { weight: a, .. }, Step::Gemm { weight: b, .. }) => a.stored_rows == b.stored_rows,
-            _ => false,
-        }
     }
 }
 

@@ -58,7 +58,10 @@ impl Runner {
         y: Columns,
         n: usize,
     ) -> Result<()> {
-        self.multiply(loaded, (weight, y), None, vectors, x, n)
+        let product =
+            registry::gemm(weight.layout, [weight.rows.len(), weight.cols], n, loaded.context.info());
+        let product = product.ok_or_else(|| no_kernel(weight))?;
+        self.multiply(loaded, &product, ((weight, y), None), vectors, x, n)
     }
 
     /// Two products of one input, by one launch where there are kernels that take two.
@@ -70,33 +73,32 @@ impl Runner {
         n: usize,
     ) -> Result<()> {
         let shape = [first.0.rows.len() + second.0.rows.len(), first.0.cols];
-        if registry::gemm(first.0.layout, shape, n, loaded.context.info()).is_some_and(|p| p.pairs) {
-            return self.multiply(loaded, first, Some(second), [None; 2], x, n);
+        match registry::gemm(first.0.layout, shape, n, loaded.context.info()).filter(|p| p.pairs) {
+            Some(product) => self.multiply(loaded, &product, (first, Some(second)), [None; 2], x, n),
+            None => [first, second]
+                .into_iter()
+                .try_for_each(|(weight, y)| self.gemm(loaded, weight, [None; 2], x, y, n)),
         }
-        self.multiply(loaded, first, None, [None; 2], x, n)?;
-        self.multiply(loaded, second, None, [None; 2], x, n)
     }
 
+    /// One product, or two where the kernel takes two.
     fn multiply(
         &self,
         loaded: &Loaded,
-        (weight, y): (&Matrix, Columns),
-        more: Option<(&Matrix, Columns)>,
+        product: &registry::Product,
+        ((weight, y), more): ((&Matrix, Columns), Option<(&Matrix, Columns)>),
         [scale, bias]: [Option<VectorId>; 2],
         x: BufferId,
         n: usize,
     ) -> Result<()> {
-        let card = loaded.context.info();
         let more_rows = more.as_ref().map_or(0, |(m, _)| m.rows.len());
-        let product = registry::gemm(weight.layout, [weight.rows.len() + more_rows, weight.cols], n, card);
-        let product = product.ok_or_else(|| no_kernel(weight))?;
         let form_of = form(weight)?;
         let mut addresses = vec![loaded.matrix(weight)];
         addresses.extend(form_of.codebook.then(|| loaded.codebook()));
         let mut maps = Vec::new();
         match product.resident {
             true => {
-                maps = self.maps(loaded, weight, &product, x, n)?;
+                maps = self.maps(loaded, weight, product, x, n)?;
                 addresses.push(self.buffers.scales(x));
             }
             false => addresses.extend(self.activations(x, weight.layout)),
@@ -124,7 +126,7 @@ impl Runner {
             .unwrap_or_else(|| groups(weight.rows.len(), product.rows) + groups(more_rows, product.rows));
         let mut grid = [across, groups(n, product.tokens), 1];
         if product.resident {
-            grid = [(grid[0] * grid[1]).min(registry::processors(card)), 1, 1];
+            grid = [(grid[0] * grid[1]).min(registry::processors(loaded.context.info())), 1, 1];
         }
         let args = Args::maps(&maps).and_at(&addresses).long(&long).int(&int);
         self.launch_groups(loaded, product.kernel, (grid, product.group), &args)
