@@ -1,4 +1,4 @@
-/* The names in which CUDA C++ and OpenCL C 1.2 differ, so that each kernel is written once.
+/* The names in which CUDA C++, HIP and OpenCL C 1.2 differ, so that each kernel is written once.
  *
  * Rules of the kernels: local memory and barriers only, no operation of a sub-group (in OpenCL), no atomics (but for the flags of
  * exchange.c: loads that acquire, stores that release), no pointers in buffers, 64-bit offsets. Every sum has one order,
@@ -132,6 +132,10 @@ DEVICE ushort to_half(float x) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
     return bits;
 }
+
+#elif defined(__HIP__)
+
+#include "portable_hip.h"
 
 #else /* OpenCL C */
 
