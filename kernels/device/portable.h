@@ -72,6 +72,7 @@ DEVICE void prefetch(const void *from, uint bytes) {
 #endif
 }
 #define PREFETCH(from, bytes) prefetch(from, bytes)
+#define LOADS_APART() ((void)0)
 #define UNROLL _Pragma("unroll")
 #define UNROLL_4 _Pragma("unroll 4")
 #define NO_UNROLL _Pragma("unroll 1")
@@ -154,6 +155,7 @@ DEVICE ushort to_half(float x) {
 #define BEGIN() ((void)0)
 #define BEGIN_ALONE() ((void)0)
 #define PREFETCH(from, bytes) ((void)0)
+#define LOADS_APART() ((void)0)
 #define UNROLL
 #define UNROLL_4
 #define NO_UNROLL

@@ -42,6 +42,8 @@ DEVICE void barrier_of_group(void) {
 #define BEGIN() ((void)0)
 #define BEGIN_ALONE() ((void)0)
 #define PREFETCH(from, bytes) ((void)(from), (void)(bytes))
+/* No load behind it is brought before it: where so many would be under way together that registers do not last. */
+#define LOADS_APART() __builtin_amdgcn_sched_barrier(0)
 #define UNROLL _Pragma("unroll")
 #define UNROLL_4 _Pragma("unroll 4")
 #define NO_UNROLL _Pragma("unroll 1")
