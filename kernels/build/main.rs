@@ -4,6 +4,7 @@
 mod cuda;
 mod hip;
 mod kept;
+mod spirv;
 
 fn main() {
     for path in ["build", "device"] {
@@ -11,4 +12,5 @@ fn main() {
     }
     cuda::build();
     hip::build();
+    spirv::build();
 }
