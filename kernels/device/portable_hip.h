@@ -15,6 +15,7 @@ static_assert(sizeof(ulong) == 8, "offsets have 64 bits");
 
 typedef uint uint2 __attribute__((ext_vector_type(2)));
 typedef uint uint4 __attribute__((ext_vector_type(4)));
+typedef ulong ulong2 __attribute__((ext_vector_type(2)));
 typedef float float2 __attribute__((ext_vector_type(2)));
 typedef float float4 __attribute__((ext_vector_type(4)));
 
@@ -25,8 +26,15 @@ typedef float float4 __attribute__((ext_vector_type(4)));
 #define CONSTANT static __attribute__((constant)) const
 #define KERNEL(size) \
     extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(size, size))) void
-/* Registers are handed out by the compiler's own rule: none of the kernels needs more than leave room for two groups. */
+/* The same with registers for two groups on a compute unit, which has four times 512 registers for waves of 64; gfx11 and later
+ * have so many that it is left to the compiler. */
+#if defined(__GFX9__)
+#define KERNEL_OF_TWO(size) \
+    extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(size, size))) \
+    __attribute__((amdgpu_waves_per_eu((size) / 128))) void
+#else
 #define KERNEL_OF_TWO(size) KERNEL(size)
+#endif
 #define KERNEL_LARGE(size) KERNEL(size)
 #define DEVICE static __attribute__((device)) __attribute__((always_inline)) inline
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
+use std::path::PathBuf;
 use std::ptr::null_mut;
 
 use opencl3::command_queue::CommandQueue;
@@ -27,8 +28,13 @@ pub(crate) struct OpenCl {
 unsafe impl Send for OpenCl {}
 
 impl OpenCl {
-    /// Builds all sources.
+    /// Builds all sources of `device`.
     pub(crate) fn new() -> Result<Self, String> {
+        Self::of(&source_files(&sources()), "")
+    }
+
+    /// Builds these, with further options.
+    pub(crate) fn of(files: &[PathBuf], options: &str) -> Result<Self, String> {
         let mut devices = get_all_devices(CL_DEVICE_TYPE_CPU).unwrap_or_default();
         if devices.is_empty() {
             devices = get_all_devices(CL_DEVICE_TYPE_ALL).map_err(|e| e.to_string())?;
@@ -39,11 +45,11 @@ impl OpenCl {
         let queue = CommandQueue::create_default_with_properties(&context, 0, 0).map_err(text)?;
         let mut kernels = BTreeMap::new();
         let options = format!(
-            "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt -Werror -I {}",
+            "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt -Werror -I {} {options}",
             sources().display()
         );
-        for file in source_files() {
-            let source = std::fs::read_to_string(&file).expect("a source");
+        for file in files {
+            let source = std::fs::read_to_string(file).expect("a source");
             let mut program = Program::create_from_source(&context, &source).map_err(text)?;
             let built = program.build(&[device], &options);
             let log = program.get_build_log(device).unwrap_or_default();
