@@ -4,7 +4,7 @@
 //! from each.
 //!
 //! [`room`] says how much shared memory kernels are launched with. `cuda` (a feature) holds the compiled kernels of `cuda/` and
-//! `device/`, which the runtime loads onto cards; `level_zero` (a feature) those of `device/`.
+//! `device/`, which the runtime loads onto cards; `level_zero` (a feature) those of `opencl/` and `device/`.
 
 pub mod cpu;
 #[cfg(feature = "cuda")]
