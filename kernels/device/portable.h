@@ -93,6 +93,12 @@ DEVICE void prefetch(const void *from, uint bytes) {
 #define FROM_BITS(x) __uint_as_float(x)
 #define DOT4(a, b, c) __dp4a((int)(a), (int)(b), c)
 #define POPCOUNT(x) ((uint)__popc(x))
+#define ROTATE_RIGHT(x, n) rotate_right(x, n)
+#define LOAD_ONCE(p) __ldcs(p)
+/* Whole bytes are swapped, which is quicker; `n` is known when this is compiled. */
+DEVICE uint rotate_right(uint x, uint n) {
+    return n == 8 ? __byte_perm(x, 0, 0x0321) : n == 16 ? __byte_perm(x, 0, 0x1032) : __funnelshift_r(x, x, n);
+}
 
 /* A word that another card writes, or reads: what that card did before it wrote the word is seen by who has read it, by the
  * rest of its group after GLOBAL_BARRIER too. */
@@ -200,6 +206,12 @@ DEVICE ushort to_half(float x) {
     return bits;
 }
 
+#endif
+
+/* Bits moved down by 1 to 31 of them and in again from above; and what is read this once alone, which no cache need keep. */
+#ifndef ROTATE_RIGHT
+#define ROTATE_RIGHT(x, n) ((x) >> (n) | (x) << (32 - (n)))
+#define LOAD_ONCE(p) (*(p))
 #endif
 
 /* The row of a position in a ring of fewer than 2^32 rows: a 64-bit remainder takes a hundred instructions. */
