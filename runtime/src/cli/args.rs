@@ -393,7 +393,7 @@ impl Load {
     /// Most tokens computed together, where there is memory.
     pub(crate) fn batch(&self) -> usize {
         self.batch.unwrap_or(match self.device {
-            DeviceName::Cuda(_) => DEFAULT_CARD_BATCH,
+            DeviceName::Cards(_) => DEFAULT_CARD_BATCH,
             // Beside the host, room of the card is for experts.
             DeviceName::Cpu | DeviceName::Beside(..) => DEFAULT_BATCH,
         })
@@ -403,7 +403,7 @@ impl Load {
     pub(crate) fn options(&self) -> ModelOptions {
         let kv = match self.device {
             DeviceName::Cpu => Kv::F32,
-            DeviceName::Cuda(_) | DeviceName::Beside(..) => Kv::F16,
+            DeviceName::Cards(_) | DeviceName::Beside(..) => Kv::F16,
         };
         ModelOptions {
             load: match self.mode {
