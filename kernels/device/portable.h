@@ -93,6 +93,12 @@ DEVICE void prefetch(const void *from, uint bytes) {
 #define FROM_BITS(x) __uint_as_float(x)
 #define DOT4(a, b, c) __dp4a((int)(a), (int)(b), c)
 #define POPCOUNT(x) ((uint)__popc(x))
+#define ROTATE_RIGHT(x, n) rotate_right(x, n)
+#define LOAD_ONCE(p) __ldcs(p)
+/* Whole bytes are swapped, which is quicker; `n` is known when this is compiled. */
+DEVICE uint rotate_right(uint x, uint n) {
+    return n == 8 ? __byte_perm(x, 0, 0x0321) : n == 16 ? __byte_perm(x, 0, 0x1032) : __funnelshift_r(x, x, n);
+}
 
 /* A word that another card writes, or reads: what that card did before it wrote the word is seen by who has read it, by the
  * rest of its group after GLOBAL_BARRIER too. */
@@ -145,11 +151,16 @@ DEVICE ushort to_half(float x) {
 #define KERNEL(size) __kernel __attribute__((reqd_work_group_size(size, 1, 1))) void
 #define KERNEL_OF_TWO(size) KERNEL(size)
 #define KERNEL_LARGE(size) KERNEL(size)
+#if defined(GANTRY_SPIRV)
+/* Without it, what is compiled without optimising forbids it. */
+#define DEVICE static inline __attribute__((always_inline))
+#else
 #define DEVICE static inline
+#endif
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
 #define BEGIN() ((void)0)
 #define BEGIN_ALONE() ((void)0)
-#define PREFETCH(from, bytes) ((void)0)
+#define PREFETCH(from, bytes) ((void)(from), (void)(bytes))
 #define UNROLL
 #define UNROLL_4
 #define NO_UNROLL
@@ -161,8 +172,14 @@ DEVICE ushort to_half(float x) {
 #define ADD(a, b) ((a) + (b))
 #define SUB(a, b) ((a) - (b))
 #define MUL(a, b) ((a) * (b))
+/* Compilers of sources are told to round them correctly; what is compiled to SPIR-V ahead of time cannot tell a driver. */
+#if defined(GANTRY_SPIRV)
+#define DIV(a, b) exact_div(a, b)
+#define SQRT(a) exact_sqrt(a)
+#else
 #define DIV(a, b) ((a) / (b))
 #define SQRT(a) sqrt(a)
+#endif
 #define MAD(a, b, c) mad(a, b, c)
 #define NEAREST(x) rint(x)
 #define NEAREST_AWAY(x) round(x)
@@ -181,6 +198,15 @@ DEVICE ushort to_half(float x) {
 #define NOW(spins) ((ulong)(spins) * LOOK)
 #define GLOBAL_BARRIER() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 
+#if defined(GANTRY_SPIRV)
+/* OpenCL C has these from 2.0 on, where pointers without a space have all of them, which is slower: so by SPIR-V's own names.
+ * Scope 0: all devices; 2 acquires, 4 releases, 0x200 means global memory. */
+uint __attribute__((overloadable)) __spirv_AtomicLoad(volatile GLOBAL const uint *p, int scope, int order);
+void __attribute__((overloadable)) __spirv_AtomicStore(volatile GLOBAL uint *p, int scope, int order, uint v);
+DEVICE uint load_acquire(GLOBAL const uint *p) { return __spirv_AtomicLoad(p, 0, 0x202); }
+DEVICE void store_release(GLOBAL uint *p, uint v) { __spirv_AtomicStore(p, 0, 0x204, v); }
+#include "exact.h"
+#else
 DEVICE uint load_acquire(GLOBAL const uint *p) {
     const uint v = *(volatile GLOBAL const uint *)p;
     mem_fence(CLK_GLOBAL_MEM_FENCE);
@@ -190,6 +216,7 @@ DEVICE void store_release(GLOBAL uint *p, uint v) {
     mem_fence(CLK_GLOBAL_MEM_FENCE);
     *(volatile GLOBAL uint *)p = v;
 }
+#endif
 DEVICE int dot_of_4(char4 a, char4 b, int c) {
     return c + (int)a.x * b.x + (int)a.y * b.y + (int)a.z * b.z + (int)a.w * b.w;
 }
@@ -200,6 +227,12 @@ DEVICE ushort to_half(float x) {
     return bits;
 }
 
+#endif
+
+/* Bits moved down by 1 to 31 of them and in again from above; and what is read this once alone, which no cache need keep. */
+#ifndef ROTATE_RIGHT
+#define ROTATE_RIGHT(x, n) ((x) >> (n) | (x) << (32 - (n)))
+#define LOAD_ONCE(p) (*(p))
 #endif
 
 /* The row of a position in a ring of fewer than 2^32 rows: a 64-bit remainder takes a hundred instructions. */

@@ -4,9 +4,11 @@
 //! from each.
 //!
 //! [`room`] says how much shared memory kernels are launched with. `cuda` (a feature) holds the compiled kernels of `cuda/` and
-//! `device/`, which the runtime loads onto cards.
+//! `device/`, which the runtime loads onto cards; `level_zero` (a feature) those of `device/`.
 
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+#[cfg(feature = "level-zero")]
+pub mod level_zero;
 pub mod room;

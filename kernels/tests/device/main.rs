@@ -11,6 +11,7 @@ mod exchange;
 mod experts;
 mod fused;
 mod gemm;
+mod hash;
 mod hyper;
 mod launch;
 mod layer;

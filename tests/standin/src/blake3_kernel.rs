@@ -1,4 +1,4 @@
-//! What `gantry_blake3` of `kernels/cuda/blake3.cu` computes.
+//! What `gantry_blake3` of `kernels/device/blake3.c` computes.
 
 use crate::code::{Code, ILLEGAL_ADDRESS};
 use crate::driver::Driver;
@@ -8,7 +8,7 @@ use blake3::hazmat::HasherExt;
 /// Threads of a group.
 pub(crate) const GROUP: u32 = 256;
 
-/// Bytes of a description: `Stretch` of `blake3.cu`.
+/// Bytes of a description: `Stretch` of `blake3.c`.
 const DESCRIBED: usize = 24;
 
 /// Bytes of a chunk, and of a block, which the kernel always reads as a whole.

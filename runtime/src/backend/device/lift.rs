@@ -24,7 +24,7 @@ const RING: u64 = 128 << 20;
 /// Bytes behind an arena that the hash kernel may read, never use.
 const BEHIND: u64 = 64;
 
-/// What the hash kernel takes for each stretch: `Stretch` of `blake3.cu`.
+/// What the hash kernel takes for each stretch: `Stretch` of `blake3.c`.
 const DESCRIBED: usize = 24;
 
 /// Cards that are being filled.

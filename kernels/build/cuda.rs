@@ -5,8 +5,8 @@
 //! Without it the crate is built all the same, with a warning and no CUDA kernels, unless `GANTRY_REQUIRE_NVCC` is set.
 //! `GANTRY_CUDA_TARGETS` (`sm_90 sm_120`) names fewer generations than all, for quick builds.
 
+use crate::kept::{files, once, out};
 use std::env;
-use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -14,10 +14,11 @@ use std::process::Command;
 /// matrix instructions of four warps that no other generation has.
 const TARGETS: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"];
 
-fn main() {
-    for path in ["cuda", "device", "build.rs"] {
-        println!("cargo:rerun-if-changed={path}");
-    }
+/// What the kernels are made of.
+const FOLDERS: [&str; 2] = ["cuda", "device"];
+
+pub(crate) fn build() {
+    println!("cargo:rerun-if-changed=cuda");
     for name in ["GANTRY_NVCC", "GANTRY_REQUIRE_NVCC", "GANTRY_CUDA_TARGETS", "CUDA_HOME"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
@@ -25,15 +26,23 @@ fn main() {
         return;
     }
     println!("cargo:rustc-env=GANTRY_CUDA_COMPILED={}", targets().join(" "));
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("kernels.fatbin");
+    let (fatbin, ptx) = (out().join("kernels.fatbin"), out().join("kernels.ptx"));
     match nvcc() {
-        Some(nvcc) => once(&nvcc, &out),
+        Some(nvcc) => {
+            // nvcc takes minutes.
+            let version = Command::new(&nvcc).arg("--version").output();
+            let version = version.unwrap_or_else(|e| panic!("{}: {e}", nvcc.display()));
+            let (version, targets) = (version.stdout, targets().join(" "));
+            once("cuda.rs", &FOLDERS, &[&version, targets.as_bytes()], &[fatbin.clone(), ptx], || {
+                compile(&nvcc, &fatbin)
+            });
+        }
         None => {
             let missing = "nvcc was not found (GANTRY_NVCC names it): built without CUDA kernels";
             assert!(env::var_os("GANTRY_REQUIRE_NVCC").is_none(), "{missing}");
             println!("cargo:warning={missing}");
-            std::fs::write(&out, []).expect("OUT_DIR can be written");
-            std::fs::write(out.with_extension("ptx"), []).expect("OUT_DIR can be written");
+            std::fs::write(&fatbin, []).expect("OUT_DIR can be written");
+            std::fs::write(&ptx, []).expect("OUT_DIR can be written");
         }
     }
 }
@@ -55,58 +64,14 @@ fn targets() -> Vec<String> {
     wanted.split_whitespace().map(String::from).collect()
 }
 
-/// Compiles what has not been compiled yet. Cargo runs this for every profile and every set of features, whose kernels are the
-/// same, and nvcc takes minutes: what it made stays in the target folder, by all that it depends on.
-fn once(nvcc: &Path, out: &Path) {
-    let mut hash = DefaultHasher::new();
-    let version = Command::new(nvcc).arg("--version").output();
-    let version = version.unwrap_or_else(|e| panic!("{}: {e}", nvcc.display()));
-    hash.write(&version.stdout);
-    hash.write(targets().join(" ").as_bytes());
-    let here = env::current_dir().expect("a folder to build in");
-    for file in files().iter().chain([&here.join("build.rs")]) {
-        // Where the checkout lies changes nothing.
-        hash.write(file.strip_prefix(&here).unwrap_or(file).as_os_str().as_encoded_bytes());
-        hash.write(&std::fs::read(file).expect("a file of the kernels can be read"));
-    }
-    let target = out.ancestors().nth(5).expect("OUT_DIR is target/PROFILE/build/PACKAGE/out");
-    let folder = target.join("kernels");
-    let (fatbin, ptx) = (out.to_path_buf(), out.with_extension("ptx"));
-    let kept = |made: &Path| {
-        folder.join(format!("{:016x}", hash.finish())).with_extension(made.extension().expect("one"))
-    };
-    if ![&fatbin, &ptx].into_iter().all(|made| kept(made).is_file()) {
-        compile(nvcc, out);
-        std::fs::create_dir_all(&folder).expect("the target folder can be written");
-        for made in [&fatbin, &ptx] {
-            // Another cargo may be at it.
-            let whole = folder.join(format!("{}.part", std::process::id()));
-            std::fs::copy(made, &whole).expect("the target folder can be written");
-            std::fs::rename(&whole, kept(made)).expect("the target folder can be written");
-        }
-    }
-    for made in [&fatbin, &ptx] {
-        std::fs::copy(kept(made), made).expect("OUT_DIR can be written");
-    }
-}
-
-/// All files of `device` and `cuda`, in order.
-fn files() -> Vec<PathBuf> {
-    let here = env::current_dir().expect("a folder to build in");
-    let files = ["device", "cuda"].into_iter().flat_map(|folder| {
-        let files = std::fs::read_dir(here.join(folder)).expect("the folder of kernels can be read");
-        files.map(|file| file.expect("the folder of kernels can be read").path())
-    });
-    let mut files: Vec<PathBuf> = files.collect();
-    files.sort();
-    files
-}
-
 /// One source that takes in all of `device` and `cuda`, so that none is left out.
 fn all_sources(out: &Path) -> PathBuf {
     let is_source = |file: &&PathBuf| file.extension().is_some_and(|e| e == "c" || e == "cu");
-    let text: String =
-        files().iter().filter(is_source).map(|file| format!("#include \"{}\"\n", file.display())).collect();
+    let text: String = files(&FOLDERS)
+        .iter()
+        .filter(is_source)
+        .map(|file| format!("#include \"{}\"\n", file.display()))
+        .collect();
     let all = out.with_file_name("kernels.cu");
     std::fs::write(&all, text).expect("OUT_DIR can be written");
     all

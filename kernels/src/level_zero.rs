@@ -1,0 +1,22 @@
+//! Kernels for Intel's cards as SPIR-V, compiled when this crate was.
+
+/// What was compiled of one source.
+#[derive(Debug)]
+pub struct Module {
+    /// Its source's name: `norm` of `norm.c`.
+    pub name: &'static str,
+    /// Its kernels. How many members a group of each has stands in the module.
+    pub kernels: &'static [&'static str],
+    /// SPIR-V 1.2 for OpenCL 1.2 with 64-bit addresses. No extension is needed, and no option when a driver takes it: products
+    /// and sums are not contracted, and division and square root do not rely on the driver's.
+    pub spirv: &'static [u8],
+}
+
+/// All modules; none where this crate was built without clang, opt and llvm-spirv of LLVM 15. A driver compiles each for seconds:
+/// take those that are needed.
+pub static SPIRV: &[Module] = include!(concat!(env!("OUT_DIR"), "/spirv.rs"));
+
+/// The module that has a kernel.
+pub fn module_of(kernel: &str) -> Option<&'static Module> {
+    SPIRV.iter().find(|module| module.kernels.contains(&kernel))
+}
