@@ -704,15 +704,6 @@ pub struct ZeLib {
         phEvent: *mut ze_event_handle_t,
     ) -> ze_result_t,
     pub zeEventDestroy: unsafe extern "C" fn(hEvent: ze_event_handle_t) -> ze_result_t,
-    pub zeCommandListAppendSignalEvent: unsafe extern "C" fn(
-        hCommandList: ze_command_list_handle_t,
-        hEvent: ze_event_handle_t,
-    ) -> ze_result_t,
-    pub zeCommandListAppendWaitOnEvents: unsafe extern "C" fn(
-        hCommandList: ze_command_list_handle_t,
-        numEvents: u32,
-        phEvents: *mut ze_event_handle_t,
-    ) -> ze_result_t,
     pub zeEventHostSynchronize: unsafe extern "C" fn(hEvent: ze_event_handle_t, timeout: u64) -> ze_result_t,
     pub zeEventQueryStatus: unsafe extern "C" fn(hEvent: ze_event_handle_t) -> ze_result_t,
     pub zeCommandListAppendEventReset: unsafe extern "C" fn(
@@ -833,10 +824,6 @@ impl ZeLib {
         let zeEventPoolDestroy = __library.get(b"zeEventPoolDestroy\0").map(|sym| *sym)?;
         let zeEventCreate = __library.get(b"zeEventCreate\0").map(|sym| *sym)?;
         let zeEventDestroy = __library.get(b"zeEventDestroy\0").map(|sym| *sym)?;
-        let zeCommandListAppendSignalEvent =
-            __library.get(b"zeCommandListAppendSignalEvent\0").map(|sym| *sym)?;
-        let zeCommandListAppendWaitOnEvents =
-            __library.get(b"zeCommandListAppendWaitOnEvents\0").map(|sym| *sym)?;
         let zeEventHostSynchronize = __library.get(b"zeEventHostSynchronize\0").map(|sym| *sym)?;
         let zeEventQueryStatus = __library.get(b"zeEventQueryStatus\0").map(|sym| *sym)?;
         let zeCommandListAppendEventReset =
@@ -885,8 +872,6 @@ impl ZeLib {
             zeEventPoolDestroy,
             zeEventCreate,
             zeEventDestroy,
-            zeCommandListAppendSignalEvent,
-            zeCommandListAppendWaitOnEvents,
             zeEventHostSynchronize,
             zeEventQueryStatus,
             zeCommandListAppendEventReset,
@@ -1118,21 +1103,6 @@ impl ZeLib {
     }
     pub unsafe fn zeEventDestroy(&self, hEvent: ze_event_handle_t) -> ze_result_t {
         (self.zeEventDestroy)(hEvent)
-    }
-    pub unsafe fn zeCommandListAppendSignalEvent(
-        &self,
-        hCommandList: ze_command_list_handle_t,
-        hEvent: ze_event_handle_t,
-    ) -> ze_result_t {
-        (self.zeCommandListAppendSignalEvent)(hCommandList, hEvent)
-    }
-    pub unsafe fn zeCommandListAppendWaitOnEvents(
-        &self,
-        hCommandList: ze_command_list_handle_t,
-        numEvents: u32,
-        phEvents: *mut ze_event_handle_t,
-    ) -> ze_result_t {
-        (self.zeCommandListAppendWaitOnEvents)(hCommandList, numEvents, phEvents)
     }
     pub unsafe fn zeEventHostSynchronize(&self, hEvent: ze_event_handle_t, timeout: u64) -> ze_result_t {
         (self.zeEventHostSynchronize)(hEvent, timeout)

@@ -15,12 +15,18 @@ static DEVICES: LazyLock<Result<Devices, Error>> =
 /// What was built, by the hash of what it is built of.
 static BUILT: Mutex<BTreeMap<String, Arc<Program>>> = Mutex::new(BTreeMap::new());
 
+/// Options of the specification that mean nothing to a processor: its addresses always have 64 bits.
+const FLAGS: [&str; 1] = ["-ze-opt-greater-than-4GB-buffer-required"];
+
 /// Builds SPIR-V, or takes what an earlier process built of it; or what the compiler says.
 pub(crate) fn build(il: &[u8], flags: &str) -> Result<Arc<Program>, String> {
+    if let Some(unknown) = flags.split_whitespace().find(|flag| !FLAGS.contains(flag)) {
+        return Err(format!("unknown option {unknown}"));
+    }
     let devices = DEVICES.as_ref().map_err(ToString::to_string)?;
     let version = devices.version().map_err(|e| e.to_string())?;
     let mut hasher = blake3::Hasher::new();
-    let parts = [il, flags.as_bytes(), version.as_bytes()];
+    let parts = [il, version.as_bytes()];
     for part in parts {
         hasher.update(part).update(b"\0");
     }
@@ -37,7 +43,7 @@ pub(crate) fn build(il: &[u8], flags: &str) -> Result<Arc<Program>, String> {
     let program = match kept {
         Some(program) => program,
         None => {
-            let program = devices.build_il("SPIR-V", il, flags).map_err(|e| e.to_string())?;
+            let program = devices.build_il("SPIR-V", il, "").map_err(|e| e.to_string())?;
             // Without room for it the next process builds it again.
             if let (Some(file), Ok(binary)) = (&file, program.binary()) {
                 let part = file.with_extension(std::process::id().to_string());

@@ -265,31 +265,11 @@ pub(crate) unsafe extern "C" fn zeCommandListAppendBarrier(
     })
 }
 
-pub(crate) unsafe extern "C" fn zeCommandListAppendSignalEvent(list: usize, event: usize) -> ze_result_t {
-    call("zeCommandListAppendSignalEvent", |driver| {
-        let list = driver.list(list)?;
-        let (event, around) = (Arc::clone(driver.event(event)?), driver.around(0, 0, std::ptr::null())?);
-        driver.append(&list, Command::Signal(event), Vec::new(), around)
-    })
-}
-
 pub(crate) unsafe extern "C" fn zeCommandListAppendEventReset(list: usize, event: usize) -> ze_result_t {
     call("zeCommandListAppendEventReset", |driver| {
         let list = driver.list(list)?;
         let (event, around) = (Arc::clone(driver.event(event)?), driver.around(0, 0, std::ptr::null())?);
         driver.append(&list, Command::Reset(event), Vec::new(), around)
-    })
-}
-
-pub(crate) unsafe extern "C" fn zeCommandListAppendWaitOnEvents(
-    list: usize,
-    count: u32,
-    events: *const usize,
-) -> ze_result_t {
-    call("zeCommandListAppendWaitOnEvents", |driver| {
-        let list = driver.list(list)?;
-        let Around { waits, signal } = driver.around(0, count, events)?;
-        driver.append(&list, Command::Wait(waits), Vec::new(), Around { waits: Vec::new(), signal })
     })
 }
 

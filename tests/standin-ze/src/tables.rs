@@ -47,7 +47,7 @@ table!(zeGetDeviceProcAddrTable: device::zeDeviceGet, -, device::zeDeviceGetProp
 table!(zeGetDeviceExpProcAddrTable: -);
 table!(zeGetContextProcAddrTable: device::zeContextCreate, device::zeContextDestroy, -, -, -, -, -, -, -);
 table!(zeGetCommandQueueProcAddrTable: list::zeCommandQueueCreate, list::zeCommandQueueDestroy, list::zeCommandQueueExecuteCommandLists, -);
-table!(zeGetCommandListProcAddrTable: list::zeCommandListCreate, list::zeCommandListCreateImmediate, list::zeCommandListDestroy, list::zeCommandListClose, -, list::zeCommandListAppendWriteGlobalTimestamp, list::zeCommandListAppendBarrier, -, list::zeCommandListAppendMemoryCopy, list::zeCommandListAppendMemoryFill, -, -, -, -, -, -, -, -, list::zeCommandListAppendSignalEvent, list::zeCommandListAppendWaitOnEvents, list::zeCommandListAppendEventReset, -, list::zeCommandListAppendLaunchKernel, -, -, -, -, -);
+table!(zeGetCommandListProcAddrTable: list::zeCommandListCreate, list::zeCommandListCreateImmediate, list::zeCommandListDestroy, list::zeCommandListClose, -, list::zeCommandListAppendWriteGlobalTimestamp, list::zeCommandListAppendBarrier, -, list::zeCommandListAppendMemoryCopy, list::zeCommandListAppendMemoryFill, -, -, -, -, -, -, -, -, -, -, list::zeCommandListAppendEventReset, -, list::zeCommandListAppendLaunchKernel, -, -, -, -, -);
 table!(zeGetImageProcAddrTable: -, -, -, -);
 table!(zeGetImageExpProcAddrTable: -, -);
 table!(zeGetFenceProcAddrTable: -, -, -, -, -);
@@ -64,3 +64,54 @@ table!(zeGetMemProcAddrTable: -, memory::zeMemAllocDevice, memory::zeMemAllocHos
 table!(zeGetVirtualMemProcAddrTable: -, -, -, -, -, -, -);
 table!(zeGetFabricVertexExpProcAddrTable: -, -, -, -);
 table!(zeGetFabricEdgeExpProcAddrTable: -, -, -);
+
+macro_rules! empty {
+    ($($get:ident),* $(,)?) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $get(version: u32, table: *mut usize) -> ze_result_t {
+                // SAFETY: nothing is written.
+                unsafe { fill(version, table, &[]) }
+            }
+        )*
+    };
+}
+
+// Tables of newer headers, of tools and of management, which loaders want to see even where nobody asks for what is in them.
+empty!(
+    zeGetCommandListExpProcAddrTable,
+    zeGetDriverExpProcAddrTable,
+    zeGetMemExpProcAddrTable,
+    zeGetRTASBuilderExpProcAddrTable,
+    zeGetRTASParallelOperationExpProcAddrTable,
+    zesGetDeviceProcAddrTable,
+    zesGetDiagnosticsProcAddrTable,
+    zesGetDriverProcAddrTable,
+    zesGetEngineProcAddrTable,
+    zesGetFabricPortProcAddrTable,
+    zesGetFanProcAddrTable,
+    zesGetFirmwareProcAddrTable,
+    zesGetFrequencyProcAddrTable,
+    zesGetLedProcAddrTable,
+    zesGetMemoryProcAddrTable,
+    zesGetPerformanceFactorProcAddrTable,
+    zesGetPowerProcAddrTable,
+    zesGetPsuProcAddrTable,
+    zesGetRasProcAddrTable,
+    zesGetSchedulerProcAddrTable,
+    zesGetStandbyProcAddrTable,
+    zesGetTemperatureProcAddrTable,
+    zetGetCommandListProcAddrTable,
+    zetGetContextProcAddrTable,
+    zetGetDebugProcAddrTable,
+    zetGetDeviceProcAddrTable,
+    zetGetKernelProcAddrTable,
+    zetGetMetricGroupExpProcAddrTable,
+    zetGetMetricGroupProcAddrTable,
+    zetGetMetricProcAddrTable,
+    zetGetMetricQueryPoolProcAddrTable,
+    zetGetMetricQueryProcAddrTable,
+    zetGetMetricStreamerProcAddrTable,
+    zetGetModuleProcAddrTable,
+    zetGetTracerExpProcAddrTable,
+);
