@@ -1,4 +1,4 @@
-/* The names in which CUDA C++ and OpenCL C 1.2 differ, so that each kernel is written once.
+/* The names in which CUDA C++, HIP and OpenCL C 1.2 differ, so that each kernel is written once.
  *
  * Rules of the kernels: local memory and barriers only, no operation of a sub-group (in OpenCL), no atomics (but for the flags of
  * exchange.c: loads that acquire, stores that release), no pointers in buffers, 64-bit offsets. Every sum has one order,
@@ -72,6 +72,7 @@ DEVICE void prefetch(const void *from, uint bytes) {
 #endif
 }
 #define PREFETCH(from, bytes) prefetch(from, bytes)
+#define LOADS_APART() ((void)0)
 #define UNROLL _Pragma("unroll")
 #define UNROLL_4 _Pragma("unroll 4")
 #define NO_UNROLL _Pragma("unroll 1")
@@ -139,6 +140,10 @@ DEVICE ushort to_half(float x) {
     return bits;
 }
 
+#elif defined(__HIP__)
+
+#include "portable_hip.h"
+
 #else /* OpenCL C */
 
 #pragma OPENCL FP_CONTRACT OFF
@@ -161,6 +166,7 @@ DEVICE ushort to_half(float x) {
 #define BEGIN() ((void)0)
 #define BEGIN_ALONE() ((void)0)
 #define PREFETCH(from, bytes) ((void)(from), (void)(bytes))
+#define LOADS_APART() ((void)0)
 #define UNROLL
 #define UNROLL_4
 #define NO_UNROLL

@@ -52,6 +52,8 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Tries a card: whether small models give the CPU's results on it, and how fast it reads.
+    Selftest(Selftest),
     /// Writes a completion script for a shell.
     #[command(
         after_help = "Examples:\n  gantry-run completions bash > ~/.local/share/bash-completion/completions/gantry-run"
@@ -60,6 +62,22 @@ pub(crate) enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gantry-run selftest --device hip:0\n  \
+    gantry-run selftest --device level-zero:0 --json > selftest.json\n  \
+    gantry-run selftest --device cuda:0,1 --only qwen4exp")]
+pub(crate) struct Selftest {
+    /// The card; more of them are tried together, too.
+    #[arg(long)]
+    pub(crate) device: DeviceName,
+    /// Only models, types and recipes, or speed, with this in their names.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Option<String>,
+    /// One JSON document, for those who wrote this program.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// The default: write on from a prompt.

@@ -15,7 +15,7 @@ pub enum CardError {
     #[error("this program was built without {0}: build it with --features {0}")]
     NotBuilt(Family),
     /// A driver that lacks what is needed.
-    #[error("the {} driver lacks {symbol}; install a newer one", .family.driver_name())]
+    #[error("the {} driver lacks {symbol}; install {}", .family.driver_name(), .family.library()[1])]
     Symbol {
         /// Whose.
         family: Family,
@@ -23,7 +23,7 @@ pub enum CardError {
         symbol: &'static str,
     },
     /// A driver that is too old.
-    #[error("the {} driver is for {found}, these kernels need {needs} or newer; install a newer driver", .family.driver_name())]
+    #[error("the {} driver is for {found}, this program needs {needs}; install {}", .family.name(), .family.library()[1])]
     OldDriver {
         /// Whose.
         family: Family,

@@ -29,10 +29,11 @@ pub(super) fn measure(context: &Arc<Context>) -> Result<Roof> {
     let memory = DeviceMemory::new(context, bytes, "measuring")?;
     let sink = DeviceMemory::new(context, 16, "measuring")?;
     noise((&kernels, &stream), memory.address(), bytes, [1, u32::MAX, 0])?;
-    let args = Args::at(&[memory.address(), sink.address()]).long(&[(bytes / 16) as usize]);
     let mut rate: f64 = 0.0;
     for groups in GROUPS {
         let grid = [groups * context.info().processors.max(1) as usize, 1, 1];
+        let args = Args::at(&[memory.address(), sink.address()]).long(&[(bytes / 16) as usize]);
+        let args = args.int(&grid[..1]);
         let graph = Graph::record(&stream, || read((&kernels, &stream), grid, &args))?;
         let times = replay::run(&stream, &mut [graph], (4, 12))?;
         rate = rate.max(bytes as f64 / median_of(&times) * 1e6);
@@ -54,8 +55,8 @@ pub(super) fn noise(
     bytes: u64,
     how: [u32; 3],
 ) -> Result<()> {
-    let args = Args::at(&[at]).long(&[(bytes / 4) as usize]).int(&how.map(|n| n as usize));
     let groups = ((bytes / 4).div_ceil(256) as usize).min(4096);
+    let args = Args::at(&[at]).long(&[(bytes / 4) as usize]).int(&how.map(|n| n as usize)).int(&[groups]);
     // SAFETY: every caller gives bytes of an allocation that lives until the stream was waited for.
     Ok(unsafe { kernels.launch(stream, "gantry_noise", [groups, 1, 1], Group::default(), &args) }?)
 }
