@@ -12,6 +12,8 @@ pub mod device;
 #[cfg(feature = "cards")]
 mod hip;
 mod host;
+#[cfg(feature = "cards")]
+mod level_zero;
 mod ngram;
 
 use crate::exchange::{Delays, Patience};

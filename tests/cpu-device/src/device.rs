@@ -2,7 +2,7 @@
 
 use crate::{Error, Memory, Program, Queue};
 use opencl3::context::context::{create_context, release_context};
-use opencl3::device::{CL_DEVICE_TYPE_CPU, get_device_ids};
+use opencl3::device::{CL_DEVICE_TYPE_CPU, CL_DRIVER_VERSION, get_device_data, get_device_ids};
 use opencl3::platform::get_platforms;
 use opencl3::types::{cl_context, cl_device_id};
 use std::ffi::c_void;
@@ -93,6 +93,24 @@ impl Devices {
     /// [`Error::Build`] with the compiler's log.
     pub fn build_il(&self, name: &str, il: &[u8], options: &str) -> Result<Program, Error> {
         Program::of_il(&self.shared, name, il, options)
+    }
+
+    /// Takes what [`Program::binary`] gave.
+    ///
+    /// # Errors
+    /// What OpenCL says: another version than that of the program's does not take it.
+    pub fn build_binary(&self, name: &str, binary: &[u8]) -> Result<Program, Error> {
+        Program::of_binary(&self.shared, name, binary)
+    }
+
+    /// What the driver of the device calls its version.
+    ///
+    /// # Errors
+    /// What OpenCL says.
+    pub fn version(&self) -> Result<String, Error> {
+        let version = get_device_data(self.shared.cards[0], CL_DRIVER_VERSION);
+        let version = version.map_err(Error::refused("the driver's version"))?;
+        Ok(String::from_utf8_lossy(&version).trim_end_matches('\0').to_owned())
     }
 
     /// Memory that kernels of all cards reach, of whatever value; `align` is a power of two.

@@ -8,8 +8,9 @@ use opencl3::kernel::{
     get_kernel_arg_data, get_kernel_arg_info, get_kernel_info, get_kernel_work_group_data, release_kernel,
 };
 use opencl3::program::{
-    CL_PROGRAM_BUILD_LOG, build_program, create_program_with_il, create_program_with_source,
-    get_program_build_data, release_program,
+    CL_PROGRAM_BINARIES, CL_PROGRAM_BUILD_LOG, build_program, create_program_with_binary,
+    create_program_with_il, create_program_with_source, get_program_build_data, get_program_info,
+    release_program,
 };
 use opencl3::types::{cl_device_id, cl_kernel, cl_program};
 use std::ffi::{CStr, CString};
@@ -50,6 +51,24 @@ impl Program {
         Self::build(shared, name, create_program_with_il(shared.context, il), options)
     }
 
+    pub(crate) fn of_binary(shared: &Arc<Shared>, name: &str, binary: &[u8]) -> Result<Self, Error> {
+        let devices = distinct(shared);
+        let binaries = vec![binary; devices.len()];
+        // SAFETY: a binary for each device.
+        let made = unsafe { create_program_with_binary(shared.context, &devices, &binaries) };
+        Self::build(shared, name, made, "")
+    }
+
+    /// The program as it was built, for the first card's device.
+    ///
+    /// # Errors
+    /// What OpenCL says.
+    pub fn binary(&self) -> Result<Vec<u8>, Error> {
+        let binaries = get_program_info(self.program, CL_PROGRAM_BINARIES);
+        let binaries = binaries.map_err(Error::refused(format!("the binary of {}", self.name)))?;
+        Ok(binaries.to_vec_vec_uchar().into_iter().next().unwrap_or_default())
+    }
+
     fn build(
         shared: &Arc<Shared>,
         name: &str,
@@ -61,9 +80,7 @@ impl Program {
         let built = Self { shared: Arc::clone(shared), program, name: name.into() };
         let options = CString::new(options)
             .map_err(|_| Error::Build { name: name.into(), log: "options with a zero byte".into() })?;
-        let mut devices = shared.cards.clone();
-        devices.sort_unstable();
-        devices.dedup();
+        let devices = distinct(shared);
         match build_program(program, &devices, &options, None, std::ptr::null_mut()) {
             Ok(()) => Ok(built),
             Err(code) => {
@@ -95,6 +112,13 @@ impl Program {
         made.parameters = made.ask_parameters()?;
         Ok(made)
     }
+}
+
+fn distinct(shared: &Shared) -> Vec<cl_device_id> {
+    let mut devices = shared.cards.clone();
+    devices.sort_unstable();
+    devices.dedup();
+    devices
 }
 
 /// A parameter of a kernel.

@@ -198,7 +198,9 @@ impl Card for HipCard {
     unsafe fn copy_from(&self, stream: Handle, to: *mut u8, from: u64, bytes: usize) -> Done {
         self.current()?;
         // SAFETY: the caller's promise.
-        self.done(unsafe { self.hip.copy_from(to.cast(), memory::at(from), bytes, stream as hip_sys::Stream) })
+        self.done(unsafe {
+            self.hip.copy_from(to.cast(), memory::at(from), bytes, stream as hip_sys::Stream)
+        })
     }
 
     fn kernels(&self) -> Done<Option<Handle>> {

@@ -36,9 +36,6 @@ pub(crate) enum NoDriver {
     Old { found: String, needs: String },
     /// It did not start.
     Start(Refusal),
-    /// This program was built without the family.
-    #[allow(dead_code, reason = "not made where all families are built")]
-    NotBuilt,
 }
 
 /// A driver that was found.

@@ -59,7 +59,7 @@ impl Family {
         match self {
             Self::Cuda => crate::backend::cuda::driver(),
             Self::Hip => crate::backend::hip::driver(),
-            Self::LevelZero => Err(NoDriver::NotBuilt),
+            Self::LevelZero => crate::backend::level_zero::driver(),
         }
     }
 }
