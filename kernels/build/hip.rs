@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What the kernels are made of.
-const FOLDERS: [&str; 2] = ["device", "hip"];
+const FOLDERS: [&str; 1] = ["device"];
 
 /// Generations that clang 19 knows. Each runs its own code object alone.
 const TARGETS: [&str; 4] = ["gfx90a", "gfx942", "gfx1100", "gfx1201"];
 
 /// Each operation rounds by itself (`-ffp-contract=off`).
-const OPTIONS: [&str; 12] = [
+const OPTIONS: [&str; 13] = [
     "-x",
     "hip",
     "--offload-device-only",
@@ -31,6 +31,8 @@ const OPTIONS: [&str; 12] = [
     "-ffp-contract=off",
     "-Wall",
     "-Werror",
+    // Registers for two groups are a wish: where shared memory has room for one, there is one.
+    "-Wno-pass-failed",
     "-Rpass-analysis=kernel-resource-usage",
 ];
 
