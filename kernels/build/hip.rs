@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What the kernels are made of.
-const FOLDERS: [&str; 1] = ["device"];
+const FOLDERS: [&str; 2] = ["device", "hip"];
 
 /// Generations that clang 19 knows. Each runs its own code object alone.
 const TARGETS: [&str; 4] = ["gfx90a", "gfx942", "gfx1100", "gfx1201"];
