@@ -54,8 +54,7 @@ impl OpenCl {
             let built = program.build(&[device], &options);
             let log = program.get_build_log(device).unwrap_or_default();
             assert!(built.is_ok() && log.trim().is_empty(), "{}: {built:?}\n{log}", file.display());
-            // A source may have kernels for some instructions only.
-            for name in program.kernel_names().split(';').filter(|name| !name.is_empty()) {
+            for name in program.kernel_names().split(';') {
                 let kernel = Kernel::create(&program, name).expect("a kernel of its program");
                 assert!(kernels.insert(name.to_owned(), kernel).is_none(), "two kernels are called {name}");
             }
