@@ -7,8 +7,11 @@ pub struct Module {
     pub name: &'static str,
     /// Its kernels. How many members a group of each has stands in the module.
     pub kernels: &'static [&'static str],
-    /// SPIR-V 1.2 for OpenCL 1.2 with 64-bit addresses. No extension is needed, and no option when a driver takes it: products
-    /// and sums are not contracted, and division and square root do not rely on the driver's.
+    /// Where it uses matrix instructions (DPAS): the size of sub-groups that it is for. Only a card whose matrix instructions have
+    /// that many lanes takes it, 8 for `dg2`, 16 for `bmg` and `pvc`.
+    pub sub_group: Option<u32>,
+    /// SPIR-V 1.0, or 1.1 where `sub_group` is some, for OpenCL 1.2 with 64-bit addresses. Where `sub_group` is none no extension is needed, and no option when a
+    /// driver takes it: products and sums are not contracted, and division and square root do not rely on the driver's.
     pub spirv: &'static [u8],
 }
 

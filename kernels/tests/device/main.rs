@@ -8,6 +8,7 @@ mod attention_case;
 mod bf16;
 mod cuda;
 mod elementwise;
+mod exact;
 mod exchange;
 mod experts;
 mod fused;
@@ -27,6 +28,7 @@ mod recurrent;
 mod repeated;
 mod sample;
 mod sparse;
+mod vnni;
 
 /// Values of every kind: zeros, ones that over- and underflow an exponential, subnormal, huge, not finite.
 fn extremes() -> Vec<f32> {

@@ -9,7 +9,11 @@ pub mod cpu;
 mod cuda;
 #[cfg(feature = "cards")]
 pub mod device;
+#[cfg(feature = "cards")]
+mod hip;
 mod host;
+#[cfg(feature = "cards")]
+mod level_zero;
 mod ngram;
 
 use crate::exchange::{Delays, Patience};
