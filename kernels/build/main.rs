@@ -2,6 +2,7 @@
 //! built all the same, with a warning and no kernels of that family.
 
 mod cuda;
+mod hip;
 mod kept;
 mod spirv;
 
@@ -10,5 +11,6 @@ fn main() {
         println!("cargo:rerun-if-changed={path}");
     }
     cuda::build();
+    hip::build();
     spirv::build();
 }

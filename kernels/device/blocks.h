@@ -83,6 +83,18 @@ DEVICE uint ordered_word(const weights *w, const block_order *o, uint second, ui
 /* Both rows of a member, the second 8 after the first. In the orders for NVIDIA's instructions they are side by side. */
 DEVICE void ordered_pair(const weights *w, const block_order *o, uint b, uint *first, uint *second) {
     if (w->order > 1) {
+#if defined(__HIP__)
+        /* By itself: else clang branches at each word, and waits for one before it loads the next. */
+        if (o->column != 1) {
+            UNROLL
+            for (uint j = 0; j < 8; j++) {
+                LOADS_APART();
+                first[j] = ordered_word(w, o, 0, b, j);
+                second[j] = ordered_word(w, o, 1, b, j);
+            }
+            return;
+        }
+#endif
         UNROLL
         for (uint j = 0; j < 8; j++) {
             first[j] = ordered_word(w, o, 0, b, j);
@@ -173,6 +185,7 @@ DEVICE void block_sums(uint layout, uint tokens, const weights *w, const part *p
         }
         UNROLL
         for (uint t = 0; t < tokens; t++) {
+            if (t == 4) LOADS_APART();
             const ulong at = (ulong)p->x[t] * blocks + b;
             GLOBAL const uint4 *from = (GLOBAL const uint4 *)(xq + at * 32);
             const uint4 u = from[0], v = from[1];

@@ -109,15 +109,17 @@ gantry_delta_net(GLOBAL const float *RESTRICT qk, GLOBAL const float *RESTRICT g
     const uint first = GROUP_X * DELTA_COLUMNS, columns = dim - first < DELTA_COLUMNS ? dim - first : DELTA_COLUMNS;
     const uint j = LID % DELTA_COLUMNS, lane = LID / DELTA_COLUMNS;
     const uint key_head = grouped ? head / (value_heads / key_heads) : head % key_heads;
-    const ulong at = ((ulong)head * dim + first) * dim + j;
+    const ulong at = ((ulong)head * dim + first) * dim;
     GLOBAL const float *before = (GLOBAL const float *)(states + from[slot]) + at;
     GLOBAL float *after = (GLOBAL float *)(states + to[slot]) + at;
+    /* What members differ by is one number for all of a member's rows, so that it takes one register. */
+    const uint own = lane * 4 * columns + j;
     float s[DELTA_DIM / DELTA_LANES];
     const uint fresh = span_start[slot] == 0 || j >= columns;
     UNROLL
     for (uint m = 0; m < DELTA_DIM / DELTA_LANES; m++) {
         const uint i = delta_row(m, lane);
-        s[m] = i < dim && !fresh ? before[(ulong)i * columns] : 0.0f;
+        s[m] = i < dim && !fresh ? (before + (ulong)delta_row(m, 0) * columns)[own] : 0.0f;
     }
     const float scale = DIV(1.0f, SQRT((float)dim));
     /* What the next token needs is loaded while this one is computed. */
@@ -181,6 +183,6 @@ gantry_delta_net(GLOBAL const float *RESTRICT qk, GLOBAL const float *RESTRICT g
     UNROLL
     for (uint m = 0; m < DELTA_DIM / DELTA_LANES; m++) {
         const uint i = delta_row(m, lane);
-        if (i < dim && j < columns && tokens > 0) after[(ulong)i * columns] = s[m];
+        if (i < dim && j < columns && tokens > 0) (after + (ulong)delta_row(m, 0) * columns)[own] = s[m];
     }
 }

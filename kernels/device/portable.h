@@ -1,4 +1,4 @@
-/* The names in which CUDA C++ and OpenCL C 1.2 differ, so that each kernel is written once.
+/* The names in which CUDA C++, HIP and OpenCL C 1.2 differ, so that each kernel is written once.
  *
  * Rules of the kernels: local memory and barriers only, no operation of a sub-group (in OpenCL), no atomics (but for the flags of
  * exchange.c: loads that acquire, stores that release), no pointers in buffers, 64-bit offsets. Every sum has one order,
@@ -72,6 +72,7 @@ DEVICE void prefetch(const void *from, uint bytes) {
 #endif
 }
 #define PREFETCH(from, bytes) prefetch(from, bytes)
+#define LOADS_APART() ((void)0)
 #define UNROLL _Pragma("unroll")
 #define UNROLL_4 _Pragma("unroll 4")
 #define NO_UNROLL _Pragma("unroll 1")
@@ -139,6 +140,10 @@ DEVICE ushort to_half(float x) {
     return bits;
 }
 
+#elif defined(__HIP__)
+
+#include "portable_hip.h"
+
 #else /* OpenCL C */
 
 #pragma OPENCL FP_CONTRACT OFF
@@ -161,6 +166,7 @@ DEVICE ushort to_half(float x) {
 #define BEGIN() ((void)0)
 #define BEGIN_ALONE() ((void)0)
 #define PREFETCH(from, bytes) ((void)(from), (void)(bytes))
+#define LOADS_APART() ((void)0)
 #define UNROLL
 #define UNROLL_4
 #define NO_UNROLL
@@ -189,19 +195,29 @@ DEVICE ushort to_half(float x) {
 #define DOT4(a, b, c) dot_of_4(as_char4(a), as_char4(b), c)
 #define POPCOUNT(x) popcount(x)
 
-/* OpenCL has no clock: a look counts a microsecond. */
+/* OpenCL has no clock: a look counts a microsecond, or as many nanoseconds as who builds this says. */
+#ifndef LOOK
+#define LOOK 1000
+#endif
 #define LOAD_ACQUIRE(p) load_acquire(p)
 #define STORE_RELEASE(p, v) store_release(p, v)
-#define NOW(spins) ((ulong)(spins) * 1000)
+#define NOW(spins) ((ulong)(spins) * LOOK)
 #define GLOBAL_BARRIER() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 
 #if defined(GANTRY_SPIRV)
-/* OpenCL C has these from 2.0 on, where pointers without a space have all of them, which is slower: so by SPIR-V's own names.
- * Scope 0: all devices; 2 acquires, 4 releases, 0x200 means global memory. */
-uint __attribute__((overloadable)) __spirv_AtomicLoad(volatile GLOBAL const uint *p, int scope, int order);
-void __attribute__((overloadable)) __spirv_AtomicStore(volatile GLOBAL uint *p, int scope, int order, uint v);
-DEVICE uint load_acquire(GLOBAL const uint *p) { return __spirv_AtomicLoad(p, 0, 0x202); }
-DEVICE void store_release(GLOBAL uint *p, uint v) { __spirv_AtomicStore(p, 0, 0x204, v); }
+/* By SPIR-V's own name: OpenCL C has fences for all devices from 2.0 on, where pointers without a space have all of them, which is
+ * slower. Scope 0: all devices; 2 acquires, 4 releases, 0x200 means global memory. The words are read and written as
+ * they are, not by atomics: drivers make those of operations that change memory, which not every bus between cards can do. */
+void __attribute__((overloadable)) __spirv_MemoryBarrier(int scope, int order);
+DEVICE uint load_acquire(GLOBAL const uint *p) {
+    const uint v = *(volatile GLOBAL const uint *)p;
+    __spirv_MemoryBarrier(0, 0x202);
+    return v;
+}
+DEVICE void store_release(GLOBAL uint *p, uint v) {
+    __spirv_MemoryBarrier(0, 0x204);
+    *(volatile GLOBAL uint *)p = v;
+}
 #include "exact.h"
 #else
 DEVICE uint load_acquire(GLOBAL const uint *p) {

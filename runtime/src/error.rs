@@ -96,10 +96,10 @@ pub enum RuntimeError {
     /// Two cards computed the same expert differently.
     #[error(transparent)]
     Experts(Box<Differ>),
-    /// A CUDA card cannot be used, or stopped working.
-    #[cfg(feature = "cuda")]
+    /// A card cannot be used, or stopped working.
+    #[cfg(feature = "cards")]
     #[error(transparent)]
-    Cuda(#[from] crate::backend::cuda::CudaError),
+    Card(#[from] crate::backend::device::CardError),
     /// The processor lacks the instruction set that was asked for.
     #[error(transparent)]
     Isa(#[from] gantry_kernels::cpu::IsaError),
@@ -125,8 +125,8 @@ impl ExitCode for RuntimeError {
             Self::Exchange(e) => e.exit(),
             Self::Incompatible(_) | Self::Isa(_) => Exit::Incompatible,
             Self::Experts(_) => Exit::Integrity,
-            #[cfg(feature = "cuda")]
-            Self::Cuda(e) => e.exit(),
+            #[cfg(feature = "cards")]
+            Self::Card(e) => e.exit(),
             Self::Placing(e) => e.exit(),
             Self::Saved(e) => e.exit(),
             Self::Hotness(e) => e.exit(),

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::cuda::Cuda;
@@ -99,20 +99,17 @@ pub(crate) fn sources() -> PathBuf {
     PathBuf::from(here).join("device")
 }
 
-/// The device sources, sorted by name.
-pub(crate) fn source_files() -> Vec<PathBuf> {
-    files_of(sources(), "c")
+/// The folder of Intel's matrix instructions.
+pub(crate) fn intel_sources() -> PathBuf {
+    sources().with_file_name("opencl")
 }
 
-/// Those of Intel's matrix instructions.
-pub(crate) fn intel_files() -> Vec<PathBuf> {
-    files_of(sources().with_file_name("opencl"), "cl")
-}
-
-fn files_of(folder: PathBuf, extension: &str) -> Vec<PathBuf> {
+/// The sources of a folder of kernels, sorted by name.
+pub(crate) fn source_files(folder: &Path) -> Vec<PathBuf> {
     let files =
-        std::fs::read_dir(&folder).expect("a folder of kernels").map(|entry| entry.expect("a file").path());
-    let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|e| e == extension)).collect();
+        std::fs::read_dir(folder).expect("a folder of kernels").map(|entry| entry.expect("a file").path());
+    let is_source = |path: &PathBuf| path.extension().is_some_and(|e| e == "c" || e == "cl");
+    let mut files: Vec<_> = files.filter(is_source).collect();
     files.sort();
     assert!(!files.is_empty(), "no sources in {}", folder.display());
     files
@@ -222,8 +219,14 @@ fn repeats(name: &str) -> usize {
     })
 }
 
+/// Runs a kernel on a device, as [`launch`] does.
 #[track_caller]
-fn run<D: Device>(device: &D, name: &str, grid: ([usize; 3], Option<usize>), args: &mut [Arg<'_>]) {
+pub(crate) fn run<D: Device>(
+    device: &D,
+    name: &str,
+    grid: ([usize; 3], Option<usize>),
+    args: &mut [Arg<'_>],
+) {
     let times = repeats(name);
     let before: Vec<Option<Vec<u8>>> = args
         .iter()

@@ -1,6 +1,7 @@
 //! The device sources, run on an OpenCL device (PoCL on this processor does) and compared with the CPU kernels, which
 //! define every result; and compiled as CUDA where there is a compiler.
 
+mod amd;
 mod attention;
 #[path = "../attention_case/mod.rs"]
 mod attention_case;
@@ -19,6 +20,8 @@ mod layer;
 mod matrices;
 mod mma;
 mod nvcc;
+#[cfg(feature = "level-zero")]
+mod ocloc;
 mod opencl;
 mod quantize;
 #[path = "../random/mod.rs"]

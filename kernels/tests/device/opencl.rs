@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +16,7 @@ use opencl3::memory::{self, CL_MEM_COPY_HOST_PTR, CL_MEM_READ_WRITE, ClMem};
 use opencl3::program::Program;
 use opencl3::types::cl_device_id;
 
-use crate::launch::{Device, Value, intel_files, source_files, sources};
+use crate::launch::{Device, Value, intel_sources, source_files, sources};
 
 /// The device and what is built for it.
 pub(crate) struct OpenCl {
@@ -59,11 +59,20 @@ fn text(e: opencl3::error_codes::ClError) -> String {
 }
 
 impl OpenCl {
-    /// Builds all sources.
+    /// Builds all sources of `device` and `opencl`.
     pub(crate) fn new() -> Result<Self, String> {
         let open = Self::open(|_| true)?;
-        for file in source_files().into_iter().chain(intel_files()) {
-            open.add_file(&file, &[]);
+        for file in source_files(&sources()).into_iter().chain(source_files(&intel_sources())) {
+            open.add_file(&file, "", &[]);
+        }
+        Ok(open)
+    }
+
+    /// Builds these, with further options.
+    pub(crate) fn of(files: &[PathBuf], options: &str) -> Result<Self, String> {
+        let open = Self::open(|_| true)?;
+        for file in files {
+            open.add_file(file, options, &[]);
         }
         Ok(open)
     }
@@ -71,7 +80,7 @@ impl OpenCl {
     /// Builds one source.
     pub(crate) fn of_source(source: &str) -> Result<Self, String> {
         let open = Self::open(|_| true)?;
-        open.add_source(source, source, &[]);
+        open.add_source(source, source, "", &[]);
         Ok(open)
     }
 
@@ -116,24 +125,21 @@ impl OpenCl {
                 self.add(later.name, program, "", later.kernels);
             }
             None => {
-                let file =
-                    intel_files().into_iter().find(|file| file.file_stem().is_some_and(|s| s == later.name));
-                self.add_file(&file.expect("the source of a module"), later.kernels);
+                let mut files = source_files(&intel_sources()).into_iter();
+                let file = files.find(|file| file.file_stem().is_some_and(|s| s == later.name));
+                self.add_file(&file.expect("the source of a module"), "", later.kernels);
             }
         }
     }
 
-    fn add_file(&self, file: &Path, names: &[&str]) {
-        self.add_source(
-            &file.display().to_string(),
-            &std::fs::read_to_string(file).expect("a source"),
-            names,
-        );
+    fn add_file(&self, file: &Path, options: &str, names: &[&str]) {
+        let source = std::fs::read_to_string(file).expect("a source");
+        self.add_source(&file.display().to_string(), &source, options, names);
     }
 
-    fn add_source(&self, what: &str, source: &str, names: &[&str]) {
+    fn add_source(&self, what: &str, source: &str, more: &str, names: &[&str]) {
         let program = Program::create_from_source(&self.context, source).expect("a program");
-        self.add(what, program, &options(), names);
+        self.add(what, program, &format!("{} {more}", options()), names);
     }
 
     /// Builds a program and takes its kernels: the `names`, or all that it says it has.

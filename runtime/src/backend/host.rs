@@ -25,7 +25,7 @@ pub(super) fn view<'a>(
 }
 
 /// The values of a small vector, from all bytes of the matrix that it is a row of.
-#[cfg(feature = "cuda")]
+#[cfg(feature = "cards")]
 pub(super) fn vector(vector: &Matrix, bytes: &[u8]) -> Result<Vec<f32>> {
     let mut values = vec![0.0; vector.cols];
     let view = view(StepKind::Vector, vector, vector.stored_rows, bytes)?;

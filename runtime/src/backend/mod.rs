@@ -5,9 +5,15 @@
 
 mod counters;
 pub mod cpu;
-#[cfg(feature = "cuda")]
-pub mod cuda;
+#[cfg(feature = "cards")]
+mod cuda;
+#[cfg(feature = "cards")]
+pub mod device;
+#[cfg(feature = "cards")]
+mod hip;
 mod host;
+#[cfg(feature = "cards")]
+mod level_zero;
 mod ngram;
 
 use crate::exchange::{Delays, Patience};
@@ -15,6 +21,8 @@ use crate::load::{Hashed, Lift, Places, Verify, Weights};
 use crate::model::program::{self, ExpertCheck, Kept, Program, Step, StepKind};
 use crate::sample::{Deciding, Following};
 use crate::{Result, RuntimeError};
+#[cfg(feature = "cards")]
+use device::CardName;
 use gantry_formats::arch::NO_INT8_ENTRIES;
 use gantry_formats::layout::Layout;
 use std::any::Any;
@@ -355,25 +363,25 @@ impl Device {
         cpu::Cpu::new(threads)
     }
 
-    /// NVIDIA cards, by their numbers. `threads` of the host read files.
+    /// Cards of one family. `threads` of the host read files.
     ///
     /// # Errors
     /// Where there is no driver, no such card, or one that these kernels do not run on.
-    #[cfg(feature = "cuda")]
-    pub fn cuda(cards: &[usize], threads: Option<usize>) -> Result<Self> {
+    #[cfg(feature = "cards")]
+    pub fn cards(cards: &[CardName], threads: Option<usize>) -> Result<Self> {
         let threads = Self::cpu(threads)?.threads();
-        Ok(Self(Arc::new(cuda::Cuda::new(cards, threads, None)?)))
+        Ok(Self(Arc::new(device::Cards::new(cards, threads, None)?)))
     }
 
-    /// NVIDIA cards, by their numbers, and after them one in the host's memory, which computes experts through `threads`
-    /// threads for those.
+    /// Cards of one family, and after them one in the host's memory, which computes experts through `threads` threads for
+    /// those.
     ///
     /// # Errors
-    /// As [`cpu`](Self::cpu) and [`cuda`](Self::cuda).
-    #[cfg(feature = "cuda")]
-    pub fn cuda_and_host(cards: &[usize], threads: Option<usize>) -> Result<Self> {
+    /// As [`cpu`](Self::cpu) and [`cards`](Self::cards).
+    #[cfg(feature = "cards")]
+    pub fn cards_and_host(cards: &[CardName], threads: Option<usize>) -> Result<Self> {
         let host = Self::processor(threads)?;
-        Ok(Self(Arc::new(cuda::Cuda::new(cards, host.threads(), Some(host))?)))
+        Ok(Self(Arc::new(device::Cards::new(cards, host.threads(), Some(host))?)))
     }
 
     /// Bytes that are free on each card; `None` where all are in the host's memory.

@@ -52,6 +52,8 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Tries a card: whether small models give the CPU's results on it, and how fast it reads.
+    Selftest(Selftest),
     /// Writes a completion script for a shell.
     #[command(
         after_help = "Examples:\n  gantry-run completions bash > ~/.local/share/bash-completion/completions/gantry-run"
@@ -60,6 +62,22 @@ pub(crate) enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gantry-run selftest --device hip:0\n  \
+    gantry-run selftest --device level-zero:0 --json > selftest.json\n  \
+    gantry-run selftest --device cuda:0,1 --only qwen4exp")]
+pub(crate) struct Selftest {
+    /// The card; more of them are tried together, too.
+    #[arg(long)]
+    pub(crate) device: DeviceName,
+    /// Only models, types and recipes, or speed, with this in their names.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Option<String>,
+    /// One JSON document, for those who wrote this program.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// The default: write on from a prompt.
@@ -393,7 +411,7 @@ impl Load {
     /// Most tokens computed together, where there is memory.
     pub(crate) fn batch(&self) -> usize {
         self.batch.unwrap_or(match self.device {
-            DeviceName::Cuda(_) => DEFAULT_CARD_BATCH,
+            DeviceName::Cards(_) => DEFAULT_CARD_BATCH,
             // Beside the host, room of the card is for experts.
             DeviceName::Cpu | DeviceName::Beside(..) => DEFAULT_BATCH,
         })
@@ -403,7 +421,7 @@ impl Load {
     pub(crate) fn options(&self) -> ModelOptions {
         let kv = match self.device {
             DeviceName::Cpu => Kv::F32,
-            DeviceName::Cuda(_) | DeviceName::Beside(..) => Kv::F16,
+            DeviceName::Cards(_) | DeviceName::Beside(..) => Kv::F16,
         };
         ModelOptions {
             load: match self.mode {

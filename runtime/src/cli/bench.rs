@@ -33,11 +33,11 @@ pub(crate) fn run(args: &Bench) -> anyhow::Result<Exit> {
         return Err(Refusal::error(Exit::Usage, what));
     }
     match (&args.load.device, args.measure) {
-        (DeviceName::Cuda(cards), Measure::Load) => return bench_load::run(args, cards),
+        (DeviceName::Cards(cards), Measure::Load) => return bench_load::run(args, cards),
         (DeviceName::Cpu, Measure::Load) => {
             return Err(Refusal::error(Exit::Usage, "--measure load needs a card: give --device cuda:0"));
         }
-        (DeviceName::Cuda(cards), Measure::Kernels) => return bench_kernels::run(args, cards),
+        (DeviceName::Cards(cards), Measure::Kernels) => return bench_kernels::run(args, cards),
         (DeviceName::Beside(..), Measure::Load | Measure::Kernels) => {
             return Err(Refusal::error(
                 Exit::Usage,

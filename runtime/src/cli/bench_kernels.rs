@@ -7,7 +7,7 @@ use super::files::Files;
 use super::opened;
 use super::output;
 use gantry_formats::exit::Exit;
-use gantry_runtime::backend::cuda::{KernelBench, KernelCase, KernelOptions};
+use gantry_runtime::backend::device::{CardName, KernelBench, KernelCase, KernelOptions};
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -19,7 +19,7 @@ const SAMPLES: usize = 30;
 const MOST: usize = 100_000;
 
 /// `gantry-run bench [FILE] --measure kernels`: those of a model, or of a list of usual shapes.
-pub(crate) fn run(args: &Bench, cards: &[usize]) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &Bench, cards: &[CardName]) -> anyhow::Result<Exit> {
     let [card] = cards else {
         return Err(Refusal::error(Exit::Usage, "kernels are measured on one card: give --device cuda:N"));
     };
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Bench, cards: &[usize]) -> anyhow::Result<Exit> {
 /// What bounds the card, and what columns mean.
 fn head(out: &mut impl Write, bench: &KernelBench, options: &KernelOptions) -> std::io::Result<()> {
     let (card, roof) = (bench.card(), bench.roof());
-    writeln!(out, "cuda:{}, {}, sm_{}", card.card, card.name, card.generation)?;
+    writeln!(out, "{}, {}, {}", card.at, card.name, card.generation)?;
     let (rate, bytes) = (roof.rate / 1e9, roof.bytes as f64 / 1e9);
     writeln!(out, "  {rate:>8.1} GB/s at most, {bytes:.1} GB read with 16-byte loads: the roof")?;
     writeln!(out, "  {:>8.1} GB/s copied from pinned memory of the host", bench.pinned() / 1e9)?;
@@ -170,9 +170,9 @@ fn document(
         "command": "bench",
         "measured": "kernels",
         "model": model.map(|m| m.display().to_string()),
-        "device": format!("cuda:{}", card.card),
+        "device": card.at.to_string(),
         "description": card.name,
-        "generation": format!("sm_{}", card.generation),
+        "generation": card.generation.to_string(),
         "warm_up": options.warm_up,
         "samples": options.samples,
         "roof_bytes_per_second": roof.rate,
@@ -187,7 +187,7 @@ fn document(
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use gantry_runtime::backend::cuda::Timing;
+    use gantry_runtime::backend::device::Timing;
 
     pub(in crate::cli) fn case(what: &str, tokens: usize, time: Result<Timing, String>) -> KernelCase {
         KernelCase {

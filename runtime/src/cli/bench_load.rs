@@ -6,14 +6,14 @@ use super::opened;
 use super::speed::report_json;
 use gantry_formats::exit::Exit;
 use gantry_runtime::Verify;
-use gantry_runtime::backend::cuda;
+use gantry_runtime::backend::device::{self, CardName};
 use gantry_runtime::load::{LoadOptions, LoadReport};
 use serde_json::json;
 use std::io::Write;
 use std::time::Duration;
 
 /// `gantry-run bench FILE --measure load`: loads it again and again, each time beside a loop that only reads and copies.
-pub(crate) fn run(args: &Bench, cards: &[usize]) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &Bench, cards: &[CardName]) -> anyhow::Result<Exit> {
     if args.repeat == 0 {
         return Err(Refusal::error(Exit::Usage, "nothing to measure: give -r"));
     }
@@ -30,15 +30,15 @@ pub(crate) fn run(args: &Bench, cards: &[usize]) -> anyhow::Result<Exit> {
     // Once more than is counted: the first finds neither pages in the cache nor the card awake.
     let mut rounds: Vec<(LoadReport, Duration)> = Vec::new();
     for _ in 0..=args.repeat {
-        let (arenas, report) = cuda::lift(&container, cards, &options)?;
-        let bare = cuda::read_and_copy(&container, &arenas[0], options.threads)?;
-        hashing = cuda::hash_rate(&container, &arenas[0])?;
+        let (arenas, report) = device::lift(&container, cards, &options)?;
+        let bare = device::read_and_copy(&container, &arenas[0], options.threads)?;
+        hashing = device::hash_rate(&container, &arenas[0])?;
         rounds.push((report, bare));
     }
     let first = rounds.remove(0);
     let segment = container.header().cards[0].bytes;
     // Last, so that what cannot be loaded is refused before anything is measured.
-    let limit = cuda::pinned_copy(cards[0], segment)?;
+    let limit = device::pinned_copy(cards[0], segment)?;
     let rate = |bytes: u64, time: Duration| bytes as f64 / 1e9 / time.as_secs_f64().max(1e-9);
     let lifted = median(rounds.iter().map(|(report, _)| report.gb_per_s()).collect());
     let bare = median(rounds.iter().map(|(_, time)| rate(segment, *time)).collect());

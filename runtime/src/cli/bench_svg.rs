@@ -1,6 +1,6 @@
 //! A plot of kernels: which share of the roof each reaches, by the bytes that it must read.
 
-use gantry_runtime::backend::cuda::{KernelBench, KernelCase};
+use gantry_runtime::backend::device::{KernelBench, KernelCase};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -120,7 +120,7 @@ fn escaped(text: &str) -> String {
 mod tests {
     use super::super::bench_kernels::tests::case;
     use super::*;
-    use gantry_runtime::backend::cuda::Timing;
+    use gantry_runtime::backend::device::Timing;
 
     #[test]
     fn a_dot_for_each_case_and_a_name_for_each_layout() {

@@ -26,6 +26,8 @@ pub(crate) mod output;
 pub(crate) mod parse;
 mod perplexity;
 mod record;
+
+mod selftest;
 mod signals;
 mod speed;
 mod tokenize;
@@ -52,6 +54,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Perplexity(args)) => perplexity::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
         Some(Command::Devices { json }) => devices::run(json),
+        Some(Command::Selftest(args)) => selftest::run(&args, &signals),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "gantry-run", &mut script);

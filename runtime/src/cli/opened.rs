@@ -7,7 +7,7 @@ use anyhow::Context;
 use gantry_formats::exit::Exit;
 use gantry_formats::hotness;
 use gantry_formats::placement::{CardSpec, Fill};
-use gantry_runtime::backend::cuda;
+use gantry_runtime::backend::device;
 use gantry_runtime::model::program::ExpertCheck;
 use gantry_runtime::text::{ChatTemplate, TextError, Tokenizer};
 use gantry_runtime::{Container, Device, Model, ModelOptions, Speculation, model, vocab};
@@ -42,8 +42,8 @@ pub(crate) fn load_with(
     check_usage(load, spec)?;
     let device = match &load.device {
         DeviceName::Cpu => Device::cpu(load.threads)?,
-        DeviceName::Cuda(cards) => Device::cuda(cards, load.threads)?,
-        DeviceName::Beside(cards, _) => Device::cuda_and_host(cards, load.threads)?,
+        DeviceName::Cards(cards) => Device::cards(cards, load.threads)?,
+        DeviceName::Beside(cards, _) => Device::cards_and_host(cards, load.threads)?,
     };
     let window = spec.map_or(0, |n| Speculation::window(n.get()));
     let hotness = match load.hotness.as_slice() {
@@ -51,7 +51,7 @@ pub(crate) fn load_with(
         files => Some(hotness::read(files)?),
     };
     let mut options = ModelOptions { window, record_routing, hotness, ..load.options() };
-    if let DeviceName::Cuda(cards) = &load.device
+    if let DeviceName::Cards(cards) = &load.device
         && options.cards.is_none()
         && cards.len() != container.manifest().cards.len()
     {
@@ -100,9 +100,11 @@ fn check_usage(load: &Load, spec: Option<NonZeroUsize>) -> anyhow::Result<()> {
             }
             return Ok(());
         }
-        DeviceName::Cuda(cards) => (cards.len(), false),
-        DeviceName::Beside(cards, _) => (cards.len(), true),
+        DeviceName::Cards(cards) => (cards, false),
+        DeviceName::Beside(cards, _) => (cards, true),
     };
+    device::check_family(cards)?;
+    let cards = cards.len();
     if host && load.options().check != ExpertCheck::Off {
         return Err(Refusal::error(
             Exit::Usage,
@@ -110,26 +112,26 @@ fn check_usage(load: &Load, spec: Option<NonZeroUsize>) -> anyhow::Result<()> {
         ));
     }
     if let Some(most) = spec {
-        cuda::check_window(Speculation::window(most.get()), cards + usize::from(host))?;
+        device::check_window(Speculation::window(most.get()), cards + usize::from(host))?;
     }
     if let Some(given) = &load.cards {
-        cuda::check_cards(&given.0, cards, host)?;
+        device::check_cards(&given.0, cards, host)?;
     }
     Ok(())
 }
 
-/// Tells where what was packed for the host's memory is on an NVIDIA card instead.
+/// Tells where what was packed for the host's memory is on another card instead.
 fn note_host(container: &Container, device: &DeviceName, placed: bool) {
     let packed = container.manifest().placement.iter().flat_map(|p| p.cards.iter().enumerate());
-    if let (DeviceName::Cuda(cards), false) = (device, placed) {
+    if let (DeviceName::Cards(cards), false) = (device, placed) {
         for (card, _) in packed.filter(|(_, card)| card.host) {
-            let here = cards.get(card).copied().unwrap_or(card);
-            eprintln!("note: card {card} was packed for the host's memory (cpu), here it is cuda:{here}");
+            let here = cards.get(card).map_or(format!("card {card}"), ToString::to_string);
+            eprintln!("note: card {card} was packed for the host's memory (cpu), here it is {here}");
         }
     }
 }
 
-/// NVIDIA cards with what is free on them, and the host's with its budget, or what is free here.
+/// Cards with what is free on them, and the host's with its budget, or what is free here.
 fn beside(device: &Device, budget: Option<u64>) -> anyhow::Result<Vec<CardSpec>> {
     let free = device.free()?.unwrap_or_default();
     let last = free.len().saturating_sub(1);

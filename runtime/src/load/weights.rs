@@ -53,13 +53,13 @@ impl Weights {
     }
 
     /// No weights that anybody would read here, for measuring with others.
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "cards")]
     pub(crate) fn none() -> Self {
         Self::new(Vec::new(), Vec::new())
     }
 
     /// The cards' arenas, for the device whose cards they are.
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "cards")]
     pub(crate) fn take_lifted(&mut self) -> Option<Box<dyn Lift>> {
         self.lifted.take()
     }

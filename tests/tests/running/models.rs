@@ -1,6 +1,7 @@
 //! Small models of random weights, and those whose drafts are often right.
 
 use gantry_formats::gguf::{GgufWriter, Header, OwnedValue};
+use gantry_runtime::backend::device::{CardName, Family};
 use gantry_runtime::{Container, Device, Model, ModelOptions, Session};
 use gantry_tests::{convert, run_ok};
 use std::collections::HashMap;
@@ -98,7 +99,11 @@ impl Made {
 
     pub(crate) fn try_load(&self, options: &ModelOptions) -> gantry_runtime::Result<Model> {
         let container = Container::open(&self.container()).expect("a container");
-        let device = if on_card() { Device::cuda(&[0], Some(2)) } else { Device::cpu(Some(2)) };
+        let device = if on_card() {
+            Device::cards(&[CardName { family: Family::Cuda, card: 0 }], Some(2))
+        } else {
+            Device::cpu(Some(2))
+        };
         // On cards larger batches have another order of sums.
         let batch = if on_card() { options.batch.min(32) } else { options.batch };
         let options = ModelOptions { batch, ..options.clone() };

@@ -92,7 +92,7 @@ impl Buffers {
     ///
     /// # Errors
     /// Where these are fewer.
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "cards")]
     pub(super) fn take_words(
         &mut self,
         id: BufferId,

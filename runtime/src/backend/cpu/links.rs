@@ -255,7 +255,7 @@ pub struct Differ {
     expected: f32,
 }
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "cards")]
 impl Differ {
     /// `card` gave the first of two values in `layer`, another the second, at a place: token of the batch, expert, value.
     pub(in crate::backend) fn new(

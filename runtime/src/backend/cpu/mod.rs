@@ -1,7 +1,7 @@
 //! The host's processor.
 
 mod attend;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "cards")]
 mod beside;
 mod buffers;
 mod cards;
@@ -23,7 +23,7 @@ use super::{Backend, Executable, KeptBytes, RunOptions, Sequence, Settings, Work
 use crate::load::Weights;
 use crate::model::program::{CardPrograms, ExpertCheck, Kept, Matrix, Program, Step, StepKind, VectorId};
 use crate::{Result, RuntimeError};
-#[cfg(feature = "cuda")]
+#[cfg(feature = "cards")]
 pub(super) use beside::{HostCard, HostLoaded, Ways, check as check_beside};
 use cards::Cards;
 use gantry_formats::block::GgmlType;

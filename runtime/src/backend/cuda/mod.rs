@@ -1,307 +1,155 @@
-//! NVIDIA cards.
+//! NVIDIA's driver: its calls, behind what [`device`](super::device) asks of a family.
 //!
-//! The container's segment goes into one allocation per card as it is, is hashed there, and read there by
-//! the kernels of `kernels/device` and `kernels/cuda`. N-gram tables stay in their file; the host gathers the rows that a run
-//! takes.
+//! The driver's library is looked for when a card is opened, never linked. `cudarc` declares its functions and panics
+//! where one is missing, so that all that are used here are looked up first.
+#![allow(unsafe_code, reason = "calls of the driver, each with its reason")]
 
-mod attend;
-mod bare;
-mod batch;
-mod beside;
-mod buffers;
-mod cards;
-mod choose;
-mod drafts;
-mod driver;
-mod exchange;
-mod experts;
-mod few_e8;
-mod fused;
-mod gather;
-mod kernels;
-mod layer;
-mod lift;
-mod limits;
-mod loaded;
-mod look_back;
-mod measure;
-mod parts;
-mod peers;
-mod plan;
-mod products;
-mod registry;
-mod replace;
-mod sequence;
-mod shares;
-mod steps;
-mod streams;
-mod tables;
-mod undo;
-mod watch;
-mod ways;
-mod workspace;
+mod card;
+mod cublaslt;
+mod memory;
+mod module;
+mod stream;
 
-pub use bare::{hash_rate, pinned_copy, read_and_copy};
-pub use driver::{CardInfo, CudaError, DeviceMemory, cards};
-pub use limits::{check_cards, check_window};
-pub use measure::{KernelBench, KernelCase, KernelOptions, Roof, Timing};
+pub(crate) use cublaslt::CublasLt;
 
-use super::counters::Counters;
-use super::cpu::{Cpu, HostLoaded, check_beside};
-use super::{Backend, CardHeld, Executable, KeptBytes, RunOptions, Sequence, Settings, Workspace};
-use crate::load::{self, Hashed, Lift, LoadOptions, LoadReport, Places, Verify, Weights};
-use crate::model::program::{CardPrograms, ExpertCheck, Kept, Program, StepKind};
-use crate::{Container, Result, RuntimeError};
-use cards::CudaCards;
-use driver::Context;
-use gantry_formats::layout::Layout;
-use gantry_kernels::cpu::Pool;
-use lift::CudaLift;
-use loaded::Loaded;
-use sequence::CudaSequence;
-use shares::CardsSequence;
-use std::sync::Arc;
-use workspace::CudaWorkspace;
+use super::device::driver::calls::{Card, Done, Driver, NoDriver, Refusal};
+use super::device::driver::{CardInfo, CardName, Family, Generation};
+use card::CudaCard;
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
+use cudarc::driver::{DriverError, result};
+use std::sync::{Arc, OnceLock};
 
-/// Some cards.
-pub(super) struct Cuda {
-    cards: Vec<Arc<Context>>,
-    /// Bytes that were free on each when it was opened.
-    before: Vec<u64>,
-    threads: usize,
-    /// What computes experts in the host's memory, on a card after all others.
-    host: Option<Cpu>,
+/// The oldest driver that runs these kernels: they are compiled by CUDA 13.
+const NEEDS: i32 = 13_000;
+
+/// Every function of the driver that this program calls.
+const SYMBOLS: [&str; 46] = [
+    "cuCtxEnablePeerAccess",
+    "cuCtxSetCurrent",
+    "cuDeviceCanAccessPeer",
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuDeviceGetCount",
+    "cuDeviceGetName",
+    "cuDevicePrimaryCtxRelease_v2",
+    "cuDevicePrimaryCtxRetain",
+    "cuDeviceTotalMem_v2",
+    "cuDriverGetVersion",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventElapsedTime_v2",
+    "cuEventRecord",
+    "cuEventSynchronize",
+    "cuFuncGetAttribute",
+    "cuFuncSetAttribute",
+    "cuGetErrorName",
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
+    "cuInit",
+    "cuLaunchKernelEx",
+    "cuMemAlloc_v2",
+    "cuMemFreeHost",
+    "cuMemFree_v2",
+    "cuMemGetInfo_v2",
+    "cuMemHostAlloc",
+    "cuMemHostRegister_v2",
+    "cuMemHostUnregister",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemsetD8Async",
+    "cuModuleGetFunction",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuStreamBeginCapture_v2",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamEndCapture",
+    "cuStreamQuery",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+    "cuTensorMapEncodeTiled",
+];
+
+/// The driver, started; its version, or none where it has no card.
+struct Cuda {
+    version: Option<i32>,
 }
 
-impl Cuda {
-    pub(super) fn new(cards: &[usize], threads: usize, host: Option<Cpu>) -> Result<Self> {
-        let cards = cards.iter().map(|card| Context::open(*card)).collect::<Result<Vec<_>, CudaError>>()?;
-        for (i, card) in cards.iter().enumerate() {
-            let mut others = cards.iter().enumerate().filter(|(other, _)| *other != i);
-            others.try_for_each(|(_, other)| card.reach(other))?;
+/// Finds the driver and starts it, once.
+pub(super) fn driver() -> Result<&'static dyn Driver, NoDriver> {
+    static STARTED: OnceLock<Result<Cuda, NoDriver>> = OnceLock::new();
+    let started = STARTED.get_or_init(|| {
+        // SAFETY: it opens the driver's library if there is one; that library's initialisers are the driver's own.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(NoDriver::Absent);
         }
-        let before = cards.iter().map(|card| Ok(card.memory()?.0)).collect::<Result<_, CudaError>>()?;
-        Ok(Self { cards, before, threads, host })
-    }
-
-    /// All of them, the host's too.
-    fn count(&self) -> usize {
-        self.cards.len() + usize::from(self.host.is_some())
-    }
-}
-
-impl Backend for Cuda {
-    fn family(&self) -> &'static str {
-        "cuda"
-    }
-
-    fn describe(&self) -> String {
-        let of = |c: &Arc<Context>| format!("cuda:{}, {}", c.info().card, c.info().name);
-        let host = self.host.iter().map(|host| host.describe());
-        self.cards.iter().map(of).chain(host).collect::<Vec<_>>().join("; ")
-    }
-
-    fn names(&self, count: usize) -> Vec<String> {
-        let cards = self.cards.iter().map(|card| format!("cuda:{}", card.info().card));
-        let host = self.host.iter().map(|_| "cpu".to_string());
-        let more = (self.count()..count).map(|card| format!("card {card}"));
-        cards.chain(host).chain(more).take(count).collect()
-    }
-
-    fn threads(&self) -> usize {
-        self.threads
-    }
-
-    fn takes(&self, step: StepKind, layout: Layout) -> bool {
-        registry::takes(step, layout)
-    }
-
-    fn takes_target(&self, card: usize, target: &str) -> bool {
-        self.cards.get(card).is_none_or(|c| c.info().takes(target))
-    }
-
-    fn verify(&self) -> Verify {
-        Verify::Device
-    }
-
-    fn check(&self, program: &Program, settings: &Settings) -> Result<()> {
-        limits::check(program, settings, self.count())
-    }
-
-    fn kept_bytes(&self, kept: &Kept, settings: &Settings) -> KeptBytes {
-        sequence::kept_bytes(kept, settings)
-    }
-
-    fn scratch_bytes(&self, program: &Program, settings: &Settings) -> u64 {
-        workspace::scratch_bytes(program, settings)
-    }
-
-    fn exchange_bytes(&self, program: &Program, settings: &Settings, cards: usize) -> Result<Vec<u64>> {
-        let cut = CardPrograms::new(program, cards, ExpertCheck::Off)?;
-        let host = self.host.is_some().then_some(self.cards.len());
-        let own = cut.lists().filter(|(card, _)| Some(*card) == host);
-        own.flat_map(|(card, steps)| steps.iter().map(move |step| (card, step)))
-            .try_for_each(|(card, step)| check_beside(card, step))?;
-        let mut bytes = ways::bytes(program, &cut, workspace::most_tokens(settings));
-        // All buffers of the program are on every card; the first card's are counted with the program.
-        let scratch = workspace::scratch_bytes(program, settings);
-        bytes.iter_mut().skip(1).for_each(|own| *own = own.saturating_add(scratch));
-        Ok(bytes)
-    }
-
-    fn free(&self) -> Result<Option<Vec<u64>>> {
-        let mut free = self.cards.iter().map(|c| Ok(c.memory()?.0)).collect::<Result<Vec<_>, CudaError>>()?;
-        free.extend(self.host.iter().map(|_| crate::memory::free(None).bytes));
-        Ok(Some(free))
-    }
-
-    fn held(&self) -> Result<Vec<CardHeld>> {
-        let each = self.cards.iter().zip(&self.before).map(|(card, before)| {
-            let held = card.held().into_iter().map(|(what, (count, bytes))| (what, count, bytes)).collect();
-            let name = format!("cuda:{}", card.info().card);
-            Ok(CardHeld { card: name, held, before: *before, free: card.memory()?.0 })
+        // SAFETY: the library is there, as was just seen.
+        let library = unsafe { sys::culib() };
+        let missing = SYMBOLS.iter().find(|name| {
+            // SAFETY: the symbol is only looked up, not called.
+            unsafe { library.get::<*const ()>(name.as_bytes()) }.is_err()
         });
-        Ok(each.collect::<Result<_, CudaError>>()?)
-    }
-
-    fn lift(&self, places: &Places) -> Result<Option<Box<dyn Lift>>> {
-        limits::check_places(places, self.cards.len(), self.host.is_some())?;
-        let contexts = self.cards.iter().cloned().map(Some).chain([None]);
-        let sizes = contexts.zip(places.cards.iter().map(|c| c.bytes));
-        Ok(Some(Box::new(CudaLift::new(&sizes.collect::<Vec<_>>(), self.threads)?)))
-    }
-
-    fn prepare(
-        &self,
-        program: Program,
-        mut weights: Weights,
-        run: &RunOptions,
-    ) -> Result<Box<dyn Executable>> {
-        let arenas = Arc::new(arenas(&mut weights));
-        if arenas.is_empty() {
-            return Err(RuntimeError::Placement("weights that were not brought to a card".into()));
+        if let Some(symbol) = missing {
+            return Err(NoDriver::Symbol(symbol));
         }
-        let routed = run.record_routing.then(|| Arc::new(Counters::new(&program)));
-        // Rows of n-gram tables are read through several threads.
-        let threads = if program.ngrams.is_empty() { 1 } else { self.threads };
-        let pool = Arc::new(Pool::new(threads));
-        let weights = Arc::new(weights);
-        let loaded = |card: usize| {
-            let weights = (Arc::clone(&weights), Arc::clone(&arenas), self.host.is_some());
-            Loaded::new(card, program.clone(), weights, (routed.clone(), Arc::clone(&pool))).map(Arc::new)
-        };
-        let cards = (0..arenas.len()).map(loaded).collect::<Result<Vec<_>>>()?;
-        let programs = match self.count() {
-            1 => None,
-            count => Some(Arc::new(CardPrograms::new(&program, count, run.check)?)),
-        };
-        let host = match (&self.host, &programs) {
-            (Some(host), Some(programs)) => Some(beside::loaded(host, &cards, programs, &weights, run)?),
-            _ => None,
-        };
-        Ok(Box::new(Prepared { cards, host, programs, run: run.clone() }))
-    }
-}
-
-/// The arenas that weights were brought to.
-fn arenas(weights: &mut Weights) -> Vec<DeviceMemory> {
-    let lifted = weights.take_lifted().and_then(|lifted| lifted.into_any().downcast::<CudaLift>().ok());
-    lifted.map_or_else(Vec::new, |lift| lift.into_arenas())
-}
-
-/// A program on cards.
-struct Prepared {
-    cards: Vec<Arc<Loaded>>,
-    /// The card after them, in the host's memory.
-    host: Option<HostLoaded>,
-    /// Where there are several, the lists of each.
-    programs: Option<Arc<CardPrograms>>,
-    run: RunOptions,
-}
-
-impl Executable for Prepared {
-    fn sequence(&self, settings: &Settings) -> Result<Box<dyn Sequence>> {
-        if let Some(programs) = &self.programs {
-            return Ok(Box::new(CardsSequence::new(&self.cards, programs, settings)?));
+        let mut version = 0;
+        // SAFETY: the function is there, and writes the one integer it is given.
+        let read = unsafe { sys::cuDriverGetVersion(&raw mut version) }.result();
+        read.map_err(|e| NoDriver::Start(refusal(e)))?;
+        if version < NEEDS {
+            return Err(NoDriver::Old { found: words(version), needs: words(NEEDS) });
         }
-        let Loaded { context, aside, program, .. } = &*self.cards[0];
-        Ok(Box::new(CudaSequence::new(context, aside, program, settings, |_| true)?))
-    }
-
-    fn workspace(&self, settings: &Settings) -> Result<Box<dyn Workspace>> {
-        if let Some(programs) = &self.programs {
-            let cards = (&self.cards[..], self.host.as_ref());
-            return Ok(Box::new(CudaCards::new(cards, programs, settings, &self.run)?));
+        match result::init() {
+            Ok(()) => Ok(Cuda { version: Some(version) }),
+            // A driver that is installed where there is no card, as in many a container, has nothing to start.
+            Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => Ok(Cuda { version: None }),
+            Err(error) => Err(NoDriver::Start(refusal(error))),
         }
-        Ok(Box::new(CudaWorkspace::new(&self.cards[0], settings)?))
-    }
+    });
+    started.as_ref().map(|driver| driver as &dyn Driver).map_err(Clone::clone)
+}
 
-    fn routed(&self) -> Option<Vec<Vec<u64>>> {
-        self.cards[0].routed.as_ref().map(|counters| counters.counts())
-    }
+/// A version as the driver counts, 1000 × major + 10 × minor.
+fn words(version: i32) -> String {
+    format!("CUDA {}.{}", version / 1000, version % 1000 / 10)
+}
 
-    fn replace(&self, card: usize, at: u64, bytes: &[u8], hashed: &[Hashed]) -> Result<Vec<[u8; 32]>> {
-        let loaded =
-            self.cards.get(card).ok_or_else(|| loaded::wrong("arena", format!("there is no card {card}")))?;
-        loaded.replace(at, bytes, hashed)
+fn refusal(error: DriverError) -> Refusal {
+    let name = error.error_name().map_or("unknown error".into(), |n| n.to_string_lossy().into_owned());
+    Refusal {
+        name: name.into(),
+        code: error.0 as u32,
+        is_short: error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY,
     }
 }
 
-/// Brings a container to `cards`, one for each that it was packed for; gives their arenas.
-///
-/// # Errors
-/// As [`load::load`], and what the driver says. A container that is packed for another generation than a card's is refused
-/// before a weight is read.
-pub fn lift(
-    container: &Container,
-    cards: &[usize],
-    options: &LoadOptions,
-) -> Result<(Vec<DeviceMemory>, LoadReport)> {
-    let contexts = cards.iter().map(|card| Context::open(*card)).collect::<Result<Vec<_>, CudaError>>()?;
-    let packed = &container.manifest().cards;
-    if packed.len() != cards.len() {
-        return Err(RuntimeError::Setting(format!(
-            "this container is packed for {}, not for {}; gantry replan --cards {} packs it for those",
-            limits::count_text(packed.len()),
-            limits::count_text(cards.len()),
-            cards.len()
-        )));
+impl Driver for Cuda {
+    fn cards(&self) -> Done<Vec<CardInfo>> {
+        let Some(version) = self.version else { return Ok(Vec::new()) };
+        let count = result::device::get_count().map_err(refusal)?;
+        (0..count as usize).map(|card| info(card, version)).collect()
     }
-    for (context, card) in contexts.iter().zip(packed) {
-        check_target(context.info(), &card.target)?;
-    }
-    let places = Places::as_packed(container);
-    let sizes = contexts.into_iter().map(Some).zip(places.cards.iter().map(|c| c.bytes));
-    let sizes: Vec<(Option<Arc<Context>>, u64)> = sizes.collect();
-    let lift = Box::new(CudaLift::new(&sizes, options.threads)?);
-    let (mut weights, report) = load::lift(container, &places, options, lift)?;
-    Ok((arenas(&mut weights), report))
-}
 
-/// Bytes that are free on a card.
-///
-/// # Errors
-/// Where there is no such card, or it cannot be opened.
-pub fn free(card: usize) -> Result<u64, CudaError> {
-    Ok(Context::open(card)?.memory()?.0)
-}
-
-impl CardInfo {
-    /// Whether it takes containers that are packed for `target`: those of its own generation and of older ones.
-    pub fn takes(&self, target: &str) -> bool {
-        let generation = target.strip_prefix("cuda:sm_").and_then(|n| n.parse::<u32>().ok());
-        generation.is_some_and(|g| g <= self.generation)
+    fn open(&self, card: &CardInfo) -> Done<Arc<dyn Card>> {
+        Ok(Arc::new(CudaCard::open(card)?))
     }
 }
 
-/// Refuses what is packed for another device or a newer generation.
-fn check_target(card: &CardInfo, target: &str) -> Result<()> {
-    match card.takes(target) {
-        true => Ok(()),
-        false => Err(RuntimeError::Incompatible(format!(
-            "this container is packed for {target}, cuda:{} ({}) is sm_{}; gantry replan --target cuda:sm_{} packs it \
-             for here",
-            card.card, card.name, card.generation, card.generation
-        ))),
-    }
+fn info(card: usize, version: i32) -> Done<CardInfo> {
+    let device = result::device::get(card as i32).map_err(refusal)?;
+    // SAFETY: the device is one that the driver gave.
+    let attribute = |which| unsafe { result::device::get_attribute(device, which) }.map_err(refusal);
+    let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    let processors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    let shared = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+    // SAFETY: as above.
+    let memory = unsafe { result::device::total_mem(device) }.map_err(refusal)? as u64;
+    let name = result::device::get_name(device).map_err(refusal)?;
+    let generation = Generation::Sm((major * 10 + minor) as u32);
+    let (processors, shared) = (processors as u32, shared as u32);
+    let at = CardName { family: Family::Cuda, card };
+    Ok(CardInfo { at, name, generation, processors, shared, memory, driver: words(version) })
 }

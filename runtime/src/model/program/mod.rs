@@ -54,7 +54,7 @@ pub struct Buffer {
     pub format: Format,
 }
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "cards")]
 impl Buffer {
     /// Bytes for `tokens` tokens: of values, ids or quants, and of scales.
     pub(crate) fn bytes(&self, tokens: usize) -> [u64; 2] {
