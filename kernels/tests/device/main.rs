@@ -20,6 +20,8 @@ mod layer;
 mod matrices;
 mod mma;
 mod nvcc;
+#[cfg(feature = "level-zero")]
+mod ocloc;
 mod opencl;
 mod quantize;
 #[path = "../random/mod.rs"]

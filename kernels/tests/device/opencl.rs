@@ -1,6 +1,7 @@
 //! An OpenCL device: PoCL's is this processor. With `GANTRY_DEVICE=spirv` one that takes SPIR-V, which gets the modules that
 //! this crate has for Level Zero: Intel's runtime for processors does.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,18 @@ pub(crate) struct OpenCl {
     context: Context,
     queue: CommandQueue,
     /// Kernels by name.
-    kernels: BTreeMap<String, Kernel>,
+    kernels: RefCell<BTreeMap<String, Kernel>>,
+    /// What is built when one of its kernels is first asked for: to build all takes most of a minute.
+    later: BTreeMap<&'static str, Later>,
+}
+
+/// A module with its kernels.
+#[derive(Clone, Copy)]
+struct Later {
+    name: &'static str,
+    kernels: &'static [&'static str],
+    /// None where it is built from its source in `opencl`.
+    spirv: Option<&'static [u8]>,
 }
 
 // SAFETY: a device id is a name that any thread may use; the others are `Send` themselves.
@@ -49,45 +61,44 @@ fn text(e: opencl3::error_codes::ClError) -> String {
 impl OpenCl {
     /// Builds all sources of `device` and `opencl`.
     pub(crate) fn new() -> Result<Self, String> {
-        let mut open = Self::open(|_| true)?;
+        let open = Self::open(|_| true)?;
         for file in source_files(&sources()).into_iter().chain(source_files(&intel_sources())) {
-            open.add_file(&file, "");
+            open.add_file(&file, "", &[]);
         }
         Ok(open)
     }
 
     /// Builds these, with further options.
     pub(crate) fn of(files: &[PathBuf], options: &str) -> Result<Self, String> {
-        let mut open = Self::open(|_| true)?;
+        let open = Self::open(|_| true)?;
         for file in files {
-            open.add_file(file, options);
+            open.add_file(file, options, &[]);
         }
         Ok(open)
     }
 
     /// Builds one source.
     pub(crate) fn of_source(source: &str) -> Result<Self, String> {
-        let mut open = Self::open(|_| true)?;
-        open.add_source(source, source, "");
+        let open = Self::open(|_| true)?;
+        open.add_source(source, source, "", &[]);
         Ok(open)
     }
 
-    /// Builds the modules that Level Zero gets, but for those that need matrix instructions, which are built from their sources.
+    /// Has the modules that Level Zero gets, but for those that need matrix instructions, which are built from their sources.
     #[cfg(feature = "level-zero")]
     pub(crate) fn of_spirv() -> Result<Self, String> {
-        let takes = |device: &device::Device| device.il_version().is_ok_and(|v| v.contains("SPIR-V_1.2"));
-        let mut open = Self::open(takes).map_err(|e| format!("no OpenCL device takes SPIR-V 1.2 ({e})"))?;
+        let takes = |device: &device::Device| device.il_version().is_ok_and(|v| v.contains("SPIR-V_1.0"));
+        let mut open = Self::open(takes).map_err(|e| format!("no OpenCL device takes SPIR-V 1.0 ({e})"))?;
         if gantry_kernels::level_zero::SPIRV.is_empty() {
             return Err("this was built without clang: there is no SPIR-V".into());
         }
         for module in gantry_kernels::level_zero::SPIRV {
-            if module.sub_group.is_some() {
-                continue;
+            let spirv = module.sub_group.is_none().then_some(module.spirv);
+            let later = Later { name: module.name, kernels: module.kernels, spirv };
+            for name in module.kernels {
+                assert!(open.later.insert(name, later).is_none(), "two kernels are called {name}");
             }
-            let program = Program::create_from_il(&open.context, module.spirv).map_err(text)?;
-            open.add(module.name, program, "", module.kernels);
         }
-        source_files(&intel_sources()).iter().for_each(|file| open.add_file(file, ""));
         Ok(open)
     }
 
@@ -104,21 +115,35 @@ impl OpenCl {
         let device = device.ok_or("the platforms have no such device")?;
         let context = Context::from_device(&device::Device::new(device)).map_err(text)?;
         let queue = CommandQueue::create_default_with_properties(&context, 0, 0).map_err(text)?;
-        Ok(OpenCl { device, context, queue, kernels: BTreeMap::new() })
+        Ok(OpenCl { device, context, queue, kernels: RefCell::default(), later: BTreeMap::new() })
     }
 
-    fn add_file(&mut self, file: &Path, options: &str) {
+    fn add_later(&self, later: Later) {
+        match later.spirv {
+            Some(spirv) => {
+                let program = Program::create_from_il(&self.context, spirv).expect("a program");
+                self.add(later.name, program, "", later.kernels);
+            }
+            None => {
+                let mut files = source_files(&intel_sources()).into_iter();
+                let file = files.find(|file| file.file_stem().is_some_and(|s| s == later.name));
+                self.add_file(&file.expect("the source of a module"), "", later.kernels);
+            }
+        }
+    }
+
+    fn add_file(&self, file: &Path, options: &str, names: &[&str]) {
         let source = std::fs::read_to_string(file).expect("a source");
-        self.add_source(&file.display().to_string(), &source, options);
+        self.add_source(&file.display().to_string(), &source, options, names);
     }
 
-    fn add_source(&mut self, name: &str, source: &str, more: &str) {
+    fn add_source(&self, what: &str, source: &str, more: &str, names: &[&str]) {
         let program = Program::create_from_source(&self.context, source).expect("a program");
-        self.add(name, program, &format!("{} {more}", options()), &[]);
+        self.add(what, program, &format!("{} {more}", options()), names);
     }
 
     /// Builds a program and takes its kernels: the `names`, or all that it says it has.
-    fn add(&mut self, what: &str, mut program: Program, options: &str, names: &[&str]) {
+    fn add(&self, what: &str, mut program: Program, options: &str, names: &[&str]) {
         let built = program.build(&[self.device], options);
         let log = program.get_build_log(self.device).unwrap_or_default();
         assert!(built.is_ok() && is_quiet(&log), "{what}: {built:?}\n{log}");
@@ -126,19 +151,17 @@ impl OpenCl {
         let names = if names.is_empty() { all.split(';').collect() } else { names.to_vec() };
         for name in names {
             let kernel = Kernel::create(&program, name).expect("a kernel of its program");
-            assert!(self.kernels.insert(name.to_owned(), kernel).is_none(), "two kernels are called {name}");
+            let other = self.kernels.borrow_mut().insert(name.to_owned(), kernel);
+            assert!(other.is_none(), "two kernels are called {name}");
         }
     }
 }
 
-/// Whether a build's log warns of nothing: Intel's says what it does.
+/// Whether a build's log warns of nothing: Intel's tells at length what it does.
 fn is_quiet(log: &str) -> bool {
-    let said = |line: &&str| !line.trim_matches([' ', '\0']).is_empty();
-    let steps = ["Compilation started", "Compilation done", "Linking started", "Linking done"];
-    let step = |line: &&str| {
-        steps.contains(line) || line.starts_with("Device build ") || line.starts_with("Kernel <")
-    };
-    log.lines().filter(said).all(|line| step(&line.trim_matches([' ', '\0'])))
+    let log = log.trim_matches([' ', '\n', '\0']);
+    let told = log.starts_with("Compilation started") && !log.contains("warning:");
+    log.is_empty() || told
 }
 
 impl Device for OpenCl {
@@ -165,7 +188,11 @@ impl Device for OpenCl {
         args: &[Value<'_, Self::Buffer>],
     ) {
         assert!(threads.is_none(), "{name}: groups of kernels in OpenCL have one size");
-        let kernel = self.kernels.get(name).unwrap_or_else(|| panic!("no kernel {name}"));
+        if let Some(later) = self.later.get(name).filter(|_| !self.kernels.borrow().contains_key(name)) {
+            self.add_later(*later);
+        }
+        let kernels = self.kernels.borrow();
+        let kernel = kernels.get(name).unwrap_or_else(|| panic!("no kernel {name}"));
         assert_eq!(
             kernel.num_args().expect("a kernel's arguments") as usize,
             args.len(),
