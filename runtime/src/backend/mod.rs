@@ -9,9 +9,9 @@ pub mod cpu;
 mod cuda;
 #[cfg(feature = "cards")]
 pub mod device;
+mod host;
 #[cfg(feature = "cards")]
 mod level_zero;
-mod host;
 mod ngram;
 
 use crate::exchange::{Delays, Patience};

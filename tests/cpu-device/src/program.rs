@@ -9,8 +9,8 @@ use opencl3::kernel::{
 };
 use opencl3::program::{
     CL_PROGRAM_BINARIES, CL_PROGRAM_BUILD_LOG, build_program, create_program_with_binary,
-    create_program_with_il, create_program_with_source,
-    get_program_build_data, get_program_info, release_program,
+    create_program_with_il, create_program_with_source, get_program_build_data, get_program_info,
+    release_program,
 };
 use opencl3::types::{cl_device_id, cl_kernel, cl_program};
 use std::ffi::{CStr, CString};

@@ -12,8 +12,16 @@ use std::time::Instant;
 /// What a command list holds. Addresses were looked up when it was given.
 pub(crate) enum Command {
     Launch(Launch),
-    Copy { to: usize, from: usize, bytes: usize },
-    Fill { at: usize, value: u8, bytes: usize },
+    Copy {
+        to: usize,
+        from: usize,
+        bytes: usize,
+    },
+    Fill {
+        at: usize,
+        value: u8,
+        bytes: usize,
+    },
     /// All before is done before anything after begins: so it is here anyway.
     Barrier,
     Signal(Arc<Event>),

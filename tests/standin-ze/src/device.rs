@@ -16,7 +16,8 @@ impl Driver {
         if !self.started {
             return Err(Code::ZE_RESULT_ERROR_UNINITIALIZED);
         }
-        let card = (device >> 8).checked_sub(1).filter(|card| device & 0xff == 0 && *card < self.settings.cards);
+        let card =
+            (device >> 8).checked_sub(1).filter(|card| device & 0xff == 0 && *card < self.settings.cards);
         card.ok_or(Code::ZE_RESULT_ERROR_INVALID_NULL_HANDLE)
     }
 }
@@ -192,7 +193,11 @@ pub(crate) unsafe extern "C" fn zeDeviceGetMemoryProperties(
     })
 }
 
-pub(crate) unsafe extern "C" fn zeDeviceCanAccessPeer(device: usize, peer: usize, to: *mut u8) -> ze_result_t {
+pub(crate) unsafe extern "C" fn zeDeviceCanAccessPeer(
+    device: usize,
+    peer: usize,
+    to: *mut u8,
+) -> ze_result_t {
     call("zeDeviceCanAccessPeer", |driver| {
         let other = driver.card(device)? != driver.card(peer)?;
         // SAFETY: the caller's pointer, to one byte.
@@ -226,7 +231,9 @@ pub(crate) unsafe extern "C" fn zeContextDestroy(context: usize) -> ze_result_t 
         driver.contexts.remove(&context);
         if driver.contexts.is_empty() {
             let left = driver.left();
-            driver.wrong.extend(left.into_iter().map(|what| format!("the last context was destroyed before {what}")));
+            driver
+                .wrong
+                .extend(left.into_iter().map(|what| format!("the last context was destroyed before {what}")));
         }
         Ok(())
     })

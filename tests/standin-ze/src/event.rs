@@ -1,8 +1,6 @@
 //! Events and their pools.
 
-use crate::driver::{
-    Code, Placed, Pool, call, call_to_free, expect_type, give, is_lost, lock, read, status,
-};
+use crate::driver::{Code, Placed, Pool, call, call_to_free, expect_type, give, is_lost, lock, read, status};
 use level_zero_sys::*;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -74,7 +72,10 @@ pub(crate) unsafe extern "C" fn zeEventPoolCreate(
         let desc = unsafe { read(desc) }?;
         expect_type(desc.stype, ze_structure_type_t::ZE_STRUCTURE_TYPE_EVENT_POOL_DESC)?;
         // The host waits for and resets these, and all devices of the context may use them.
-        if desc.count == 0 || desc.flags != ze_event_pool_flag_t::ZE_EVENT_POOL_FLAG_HOST_VISIBLE.0 || devices != 0 {
+        if desc.count == 0
+            || desc.flags != ze_event_pool_flag_t::ZE_EVENT_POOL_FLAG_HOST_VISIBLE.0
+            || devices != 0
+        {
             return Err(Code::ZE_RESULT_ERROR_INVALID_SIZE);
         }
         let handle = driver.handle();

@@ -165,7 +165,8 @@ pub(crate) unsafe extern "C" fn zeKernelGetProperties(
         let to = unsafe { to.as_mut() }.ok_or(Code::ZE_RESULT_ERROR_INVALID_NULL_POINTER)?;
         expect_type(to.stype, ze_structure_type_t::ZE_STRUCTURE_TYPE_KERNEL_PROPERTIES)?;
         to.numKernelArgs = entry.parameters.len() as u32;
-        [to.requiredGroupSizeX, to.requiredGroupSizeY, to.requiredGroupSizeZ] = entry.group.unwrap_or_default();
+        [to.requiredGroupSizeX, to.requiredGroupSizeY, to.requiredGroupSizeZ] =
+            entry.group.unwrap_or_default();
         (to.requiredNumSubGroups, to.requiredSubgroupSize) = (0, entry.sub_group);
         let members = entry.group.map_or(1, |[x, y, z]| x * y * z);
         (to.maxSubgroupSize, to.maxNumSubgroups) = (sub_group, members.div_ceil(sub_group));

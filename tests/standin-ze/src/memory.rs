@@ -8,7 +8,8 @@ use std::sync::PoisonError;
 
 const PAGE: usize = 4096;
 
-const MAX_SIZE: u32 = ze_relaxed_allocation_limits_exp_flag_t::ZE_RELAXED_ALLOCATION_LIMITS_EXP_FLAG_MAX_SIZE.0;
+const MAX_SIZE: u32 =
+    ze_relaxed_allocation_limits_exp_flag_t::ZE_RELAXED_ALLOCATION_LIMITS_EXP_FLAG_MAX_SIZE.0;
 
 const BLOCKING: u32 =
     ze_driver_memory_free_policy_ext_flag_t::ZE_DRIVER_MEMORY_FREE_POLICY_EXT_FLAG_BLOCKING_FREE.0;

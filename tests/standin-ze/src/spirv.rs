@@ -63,7 +63,9 @@ pub(crate) fn entries(bytes: &[u8]) -> Result<BTreeMap<String, Entry>, String> {
                 let name = bytes.split(|b| *b == 0).next().unwrap_or_default();
                 names.push((*id, String::from_utf8_lossy(name).into_owned()));
             }
-            (EXECUTION_MODE, [id, LOCAL_SIZE, x, y, z]) => of.entry(*id).or_default().group = Some([*x, *y, *z]),
+            (EXECUTION_MODE, [id, LOCAL_SIZE, x, y, z]) => {
+                of.entry(*id).or_default().group = Some([*x, *y, *z])
+            }
             (EXECUTION_MODE, [id, SUBGROUP_SIZE, size]) => of.entry(*id).or_default().sub_group = *size,
             (TYPE_INT, [id, width, _]) | (TYPE_FLOAT, [id, width]) => {
                 types.insert(*id, Parameter::Value(*width as usize / 8));

@@ -103,7 +103,11 @@ fn whatever_call_fails_the_cpu_is_listed_and_the_rest_explained() {
             // The loader tells of a driver that does not start as of none.
             let unheard = ["zeContextDestroy", "zeInit"].contains(&function.as_str());
             let heard = ["ZE_RESULT_ERROR_UNKNOWN", "the driver has no cards"];
-            assert!(unheard || heard.iter().any(|word| seen.out.contains(word)), "{function}:{turn}: {}", seen.out);
+            assert!(
+                unheard || heard.iter().any(|word| seen.out.contains(word)),
+                "{function}:{turn}: {}",
+                seen.out
+            );
         }
     }
 }

@@ -18,8 +18,7 @@ const FREES: [&str; 10] = [
 ];
 
 /// Functions that are called where cards are brought to rest too.
-const ALSO_FREES: [&str; 3] =
-    ["zeCommandListAppendBarrier", "zeEventHostReset", "zeEventHostSynchronize"];
+const ALSO_FREES: [&str; 3] = ["zeCommandListAppendBarrier", "zeEventHostReset", "zeEventHostSynchronize"];
 
 const ALLOCATES: [&str; 2] = ["zeMemAllocDevice", "zeMemAllocHost"];
 
@@ -57,9 +56,7 @@ fn each_fails(machine: impl Fn() -> Machine, work: impl Fn(&Machine) -> Seen) {
 #[test]
 fn while_a_container_is_loaded() {
     if loader() {
-        each_fails(Machine::idle, |machine| {
-            machine.load(small(), "level-zero:0", &["--verify", "index"])
-        });
+        each_fails(Machine::idle, |machine| machine.load(small(), "level-zero:0", &["--verify", "index"]));
     }
 }
 

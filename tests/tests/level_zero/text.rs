@@ -8,7 +8,13 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 /// The logits of tokens on a card.
-pub(crate) fn on_card(machine: &Machine, container: &Path, device: &str, tokens: &[u32], more: &[&str]) -> Vec<f32> {
+pub(crate) fn on_card(
+    machine: &Machine,
+    container: &Path,
+    device: &str,
+    tokens: &[u32],
+    more: &[&str],
+) -> Vec<f32> {
     let out = machine.file("logits.f32");
     let tokens: Vec<String> = tokens.iter().map(u32::to_string).collect();
     let tokens = tokens.join(",");
@@ -33,7 +39,8 @@ fn bard_writes_its_golden_text() {
     for case in golden()["prompts"].as_array().expect("prompts") {
         let prompt = case["prompt"].as_str().expect("a prompt");
         let head = [exact().as_os_str(), "-p".as_ref(), prompt.as_ref()];
-        let options = ["-n", "32", "--greedy", "--ignore-eos", "--json", "--device", "level-zero:0", "--kv", "f32"];
+        let options =
+            ["-n", "32", "--greedy", "--ignore-eos", "--json", "--device", "level-zero:0", "--kv", "f32"];
         let seen = Machine::new().run(&head.into_iter().chain(options.map(OsStr::new)).collect::<Vec<_>>());
         seen.shows(&[]);
         let got: Value = serde_json::from_str(&seen.out).expect("one JSON document");

@@ -4,7 +4,8 @@ use super::error::done;
 use crate::backend::device::driver::calls::{Done, Handle};
 use level_zero_sys::{
     ZeLib, ze_context_desc_t, ze_context_handle_t, ze_driver_handle_t, ze_event_desc_t, ze_event_handle_t,
-    ze_event_pool_desc_t, ze_event_pool_flag_t, ze_event_pool_handle_t, ze_event_scope_flag_t, ze_structure_type_t,
+    ze_event_pool_desc_t, ze_event_pool_flag_t, ze_event_pool_handle_t, ze_event_scope_flag_t,
+    ze_structure_type_t,
 };
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -84,13 +85,7 @@ impl Context {
         let mut pool: ze_event_pool_handle_t = std::ptr::null_mut();
         // SAFETY: the context lives, and the pool, which is for all its cards, is destroyed with it.
         done(unsafe {
-            self.ze.zeEventPoolCreate(
-                self.raw(),
-                &raw const desc,
-                0,
-                std::ptr::null_mut(),
-                &raw mut pool,
-            )
+            self.ze.zeEventPoolCreate(self.raw(), &raw const desc, 0, std::ptr::null_mut(), &raw mut pool)
         })?;
         events.pools.push(pool as Handle);
         for index in 0..EVENTS {

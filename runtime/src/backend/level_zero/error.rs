@@ -51,10 +51,7 @@ const NAMES: [(ze_result_t, &str); 33] = [
         ze_result_t::ZE_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE,
         "ZE_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE",
     ),
-    (
-        ze_result_t::ZE_RESULT_ERROR_INVALID_COMMAND_LIST_TYPE,
-        "ZE_RESULT_ERROR_INVALID_COMMAND_LIST_TYPE",
-    ),
+    (ze_result_t::ZE_RESULT_ERROR_INVALID_COMMAND_LIST_TYPE, "ZE_RESULT_ERROR_INVALID_COMMAND_LIST_TYPE"),
     (ze_result_t::ZE_RESULT_ERROR_OVERLAPPING_REGIONS, "ZE_RESULT_ERROR_OVERLAPPING_REGIONS"),
     (ze_result_t::ZE_RESULT_ERROR_UNKNOWN, "ZE_RESULT_ERROR_UNKNOWN"),
 ];
@@ -71,9 +68,7 @@ pub(super) fn refusal(code: ze_result_t) -> Refusal {
 
 /// With words that tell more than the code's name.
 pub(super) fn said(code: ze_result_t, words: impl Into<Cow<'static, str>>) -> Refusal {
-    let short = [
-        ze_result_t::ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY,
-        ze_result_t::ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY,
-    ];
+    let short =
+        [ze_result_t::ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, ze_result_t::ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY];
     Refusal { name: words.into(), code: code.0, is_short: short.contains(&code) }
 }

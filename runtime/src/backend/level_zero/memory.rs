@@ -84,8 +84,8 @@ impl Context {
         let desc = ze_memory_free_ext_desc_t {
             stype: ze_structure_type_t::ZE_STRUCTURE_TYPE_MEMORY_FREE_EXT_DESC,
             pNext: std::ptr::null(),
-            freePolicy: ze_driver_memory_free_policy_ext_flag_t::ZE_DRIVER_MEMORY_FREE_POLICY_EXT_FLAG_BLOCKING_FREE
-                .0,
+            freePolicy:
+                ze_driver_memory_free_policy_ext_flag_t::ZE_DRIVER_MEMORY_FREE_POLICY_EXT_FLAG_BLOCKING_FREE.0,
         };
         let address = std::ptr::with_exposed_provenance_mut(address);
         // SAFETY: the caller's promise. What the driver says then helps nobody.

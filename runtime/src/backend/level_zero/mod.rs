@@ -23,8 +23,8 @@ use error::{done, refusal};
 use level_zero_sys::{
     NotLoaded, ZeLib, load, ze_api_version_t, ze_command_queue_group_properties_t,
     ze_command_queue_group_property_flag_t, ze_device_compute_properties_t, ze_device_handle_t,
-    ze_device_memory_properties_t, ze_device_properties_t, ze_device_type_t, ze_driver_handle_t, ze_init_flag_t,
-    ze_result_t, ze_structure_type_t,
+    ze_device_memory_properties_t, ze_device_properties_t, ze_device_type_t, ze_driver_handle_t,
+    ze_init_flag_t, ze_result_t, ze_structure_type_t,
 };
 use std::ffi::CStr;
 use std::sync::atomic::AtomicU64;
@@ -89,13 +89,8 @@ fn start() -> Result<LevelZero, NoDriver> {
         let devices = all(|count, to| unsafe {
             ze.zeDeviceGet(driver as ze_driver_handle_t, count, to as *mut ze_device_handle_t)
         });
-        let card = |device| Device {
-            driver,
-            version,
-            device,
-            context: Arc::clone(&context),
-            taken: Arc::default(),
-        };
+        let card =
+            |device| Device { driver, version, device, context: Arc::clone(&context), taken: Arc::default() };
         cards.extend(devices.map_err(failed)?.into_iter().map(card));
     }
     match old.filter(|_| cards.is_empty()) {
@@ -154,7 +149,8 @@ impl LevelZero {
         let Self { ze, .. } = self;
         let handle = device.device as ze_device_handle_t;
         let mut of = properties!(ze_device_properties_t, ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES_1_2);
-        let mut compute = properties!(ze_device_compute_properties_t, ZE_STRUCTURE_TYPE_DEVICE_COMPUTE_PROPERTIES);
+        let mut compute =
+            properties!(ze_device_compute_properties_t, ZE_STRUCTURE_TYPE_DEVICE_COMPUTE_PROPERTIES);
         // SAFETY: the handle is one that the driver gave, and each structure says what it is.
         unsafe {
             done(ze.zeDeviceGetProperties(handle, &raw mut of))?;
@@ -198,7 +194,9 @@ impl LevelZero {
         let Self { ze, .. } = self;
         let mut count = 0;
         // SAFETY: the handle is one that the driver gave; without room it counts.
-        done(unsafe { ze.zeDeviceGetCommandQueueGroupProperties(device, &raw mut count, std::ptr::null_mut()) })?;
+        done(unsafe {
+            ze.zeDeviceGetCommandQueueGroupProperties(device, &raw mut count, std::ptr::null_mut())
+        })?;
         let one = properties!(
             ze_command_queue_group_properties_t,
             ZE_STRUCTURE_TYPE_COMMAND_QUEUE_GROUP_PROPERTIES
@@ -217,7 +215,8 @@ impl LevelZero {
     fn is_card(&self, device: &Device) -> bool {
         let mut of = properties!(ze_device_properties_t, ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES_1_2);
         // SAFETY: the handle is one that the driver gave, and the structure says what it is.
-        let asked = unsafe { self.ze.zeDeviceGetProperties(device.device as ze_device_handle_t, &raw mut of) };
+        let asked =
+            unsafe { self.ze.zeDeviceGetProperties(device.device as ze_device_handle_t, &raw mut of) };
         // One that does not tell is listed, and what is wrong with it then said.
         asked != ze_result_t::ZE_RESULT_SUCCESS || of.type_ == ze_device_type_t::ZE_DEVICE_TYPE_GPU
     }
@@ -235,7 +234,8 @@ impl Driver for LevelZero {
 
     fn open(&self, card: &CardInfo) -> Done<Arc<dyn Card>> {
         let found = self.devices().nth(card.at.card);
-        let (number, device) = found.ok_or_else(|| refusal(ze_result_t::ZE_RESULT_ERROR_INVALID_NULL_HANDLE))?;
+        let (number, device) =
+            found.ok_or_else(|| refusal(ze_result_t::ZE_RESULT_ERROR_INVALID_NULL_HANDLE))?;
         let (info, limits) = self.look(number, device)?;
         generation::check(&info.generation)?;
         let mut shared = device.context.lock().unwrap_or_else(PoisonError::into_inner);

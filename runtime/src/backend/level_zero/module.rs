@@ -124,8 +124,7 @@ impl Kernels {
             code => done(code)?,
         }
         // From here on it is destroyed with the others.
-        let mut function =
-            Box::new(Function { kernel: kernel as Handle, group: 0, setting: Mutex::new(()) });
+        let mut function = Box::new(Function { kernel: kernel as Handle, group: 0, setting: Mutex::new(()) });
         let group = self.prepare(kernel);
         function.group = *group.as_ref().unwrap_or(&0);
         let handle = std::ptr::from_ref(&*function).expose_provenance();
@@ -149,7 +148,8 @@ impl Kernels {
         }
         let sub_group = of.requiredSubgroupSize;
         if sub_group > 0 && !self.limits.sub_groups.contains(&sub_group) {
-            let sizes: Vec<String> = self.limits.sub_groups.iter().filter(|n| **n > 0).map(u32::to_string).collect();
+            let sizes: Vec<String> =
+                self.limits.sub_groups.iter().filter(|n| **n > 0).map(u32::to_string).collect();
             let words = format!("its sub-groups have {sub_group} members, the card has {}", sizes.join(", "));
             return Err(said(ze_result_t::ZE_RESULT_ERROR_UNSUPPORTED_SIZE, words));
         }
@@ -198,9 +198,7 @@ pub(super) unsafe fn launch(stream: &Stream, function: &Function, launch: &Launc
         };
         let word: u64 = word;
         // SAFETY: the kernel lives, and the driver copies as many bytes, of the low end.
-        done(unsafe {
-            ze.zeKernelSetArgumentValue(kernel, index as u32, bytes, (&raw const word).cast())
-        })?;
+        done(unsafe { ze.zeKernelSetArgumentValue(kernel, index as u32, bytes, (&raw const word).cast()) })?;
     }
     let groups = ze_group_count_t { groupCountX: x, groupCountY: y, groupCountZ: z };
     giving.command(|ze, list| {

@@ -11,9 +11,9 @@ use super::error::{done, said};
 use super::event::{Event, Moment};
 use crate::backend::device::driver::calls::{Done, Handle};
 use level_zero_sys::{
-    ZeLib, ze_command_list_desc_t, ze_command_list_handle_t, ze_command_queue_desc_t, ze_command_queue_handle_t,
-    ze_command_queue_mode_t, ze_command_queue_priority_t, ze_device_handle_t, ze_event_handle_t, ze_result_t,
-    ze_structure_type_t,
+    ZeLib, ze_command_list_desc_t, ze_command_list_handle_t, ze_command_queue_desc_t,
+    ze_command_queue_handle_t, ze_command_queue_mode_t, ze_command_queue_priority_t, ze_device_handle_t,
+    ze_event_handle_t, ze_result_t, ze_structure_type_t,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
