@@ -82,8 +82,8 @@ fn a_machine_without_cards_has_its_cpu() {
 #[test]
 fn an_old_library_is_named() {
     let machine = Machine::idle().set("VERSION", 50_731_921);
-    listed(&machine).shows(&["the HIP driver is for HIP 5.7.31921"]);
-    let words = ["for HIP 5.7.31921", "need HIP 6.0.0 or newer"];
+    listed(&machine).shows(&["driver is for HIP 5.7.31921"]);
+    let words = ["driver is for HIP 5.7.31921", "needs HIP 6.0.0", "ROCm"];
     machine.load(small(), "hip:0", &[]).fails(5, &words);
 }
 
