@@ -39,7 +39,8 @@ pub(crate) struct ShapeArgs {
     #[arg(long = "set", value_name = "PATTERN=LAYOUT")]
     overrides: Vec<Override>,
 
-    /// Device family and generation that the container is for: cpu, cuda:sm_90, hip:gfx942, level-zero:bmg, …
+    /// Device family and generation that the container is for: cpu, cuda:sm_90, hip:gfx942, level-zero:bmg, …; auto: this
+    /// machine's first card, else its processor
     #[arg(long, default_value = "cpu")]
     target: String,
 
@@ -114,8 +115,13 @@ impl ShapeArgs {
     }
 }
 
-/// The target called `name`.
+/// The target called `name`; `auto`: that of this machine.
 pub(crate) fn target(name: &str) -> Result<&'static Target> {
+    let here = (name == "auto").then(runner::target_here).transpose()?;
+    if let Some(here) = &here {
+        eprintln!("target: {here}, as gantry-run devices finds it here");
+    }
+    let name = here.as_deref().unwrap_or(name);
     Target::find(name).ok_or_else(|| {
         let known: Vec<&str> = TARGETS.iter().map(|t| t.name).collect();
         let text = format!(

@@ -38,7 +38,7 @@ use std::time::Instant;
 pub(crate) struct ReplanArgs {
     /// The container, its index file
     file: PathBuf,
-    /// Device family and generation that the result is for [default: the container's]
+    /// Device family and generation that the result is for, or auto: this machine's [default: the container's]
     #[arg(long)]
     target: Option<String>,
     #[command(flatten)]

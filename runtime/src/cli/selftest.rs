@@ -207,7 +207,7 @@ impl Test<'_> {
     }
 
     fn document(&self) -> Value {
-        let CardInfo { at, name, generation, processors, shared, memory, driver } = &self.info;
+        let CardInfo { at, name, generation, processors, shared, lanes, memory, driver } = &self.info;
         let check = |c: &Check| json!({ "name": c.name, "nmse": c.nmse, "bound": c.bound, "passed": c.wrong.is_none(), "wrong": c.wrong });
         let rate = |(name, rate): &(String, f64)| json!({ "name": name, "bytes_per_second": rate });
         json!({
@@ -220,6 +220,7 @@ impl Test<'_> {
             "generation": generation.to_string(),
             "multiprocessors": processors,
             "shared_bytes": shared,
+            "matrix_lanes": lanes,
             "memory_bytes": memory,
             "driver": driver,
             "passed": self.checks.iter().all(|c| c.wrong.is_none()),

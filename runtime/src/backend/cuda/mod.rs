@@ -151,5 +151,5 @@ fn info(card: usize, version: i32) -> Done<CardInfo> {
     let generation = Generation::Sm((major * 10 + minor) as u32);
     let (processors, shared) = (processors as u32, shared as u32);
     let at = CardName { family: Family::Cuda, card };
-    Ok(CardInfo { at, name, generation, processors, shared, memory, driver: words(version) })
+    Ok(CardInfo { at, name, generation, processors, shared, lanes: 0, memory, driver: words(version) })
 }

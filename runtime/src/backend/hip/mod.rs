@@ -114,7 +114,7 @@ impl Started {
         let generation = Generation::Named(generation.unwrap_or_else(|| "an unknown generation".into()));
         let at = CardName { family: Family::Hip, card };
         let (memory, driver) = (memory as u64, self.version.clone());
-        Ok(CardInfo { at, name, generation, processors, shared, memory, driver })
+        Ok(CardInfo { at, name, generation, processors, shared, lanes: 0, memory, driver })
     }
 }
 

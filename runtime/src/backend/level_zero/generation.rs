@@ -10,6 +10,9 @@ use level_zero_sys::ze_result_t;
 
 const INTEL: u32 = 0x8086;
 
+/// `ZE_DEVICE_MODULE_FLAG_DP4A` of `ze_api.h`.
+const DOTS: u32 = 1 << 3;
+
 const DG2: [u32; 28] = [
     0x5690, 0x5691, 0x5692, 0x5693, 0x5694, 0x5695, 0x5696, 0x5697, 0x56a0, 0x56a1, 0x56a2, 0x56a3, 0x56a4,
     0x56a5, 0x56a6, 0x56b0, 0x56b1, 0x56b2, 0x56b3, 0x56ba, 0x56bb, 0x56bc, 0x56bd, 0x56be, 0x56bf, 0x56c0,
@@ -31,6 +34,17 @@ pub(super) fn of(vendor: u32, device: u32) -> Generation {
     Generation::Named(found.map_or_else(|| format!("{vendor:04x}:{device:04x}"), |(name, _)| name.into()))
 }
 
+/// Members of a sub-group that a card's matrix instructions are for; 0 where its driver tells of no dot products of int8, without
+/// which there are no such instructions either.
+pub(super) fn lanes(generation: &Generation, flags: u32) -> u32 {
+    match generation.to_string().as_str() {
+        _ if flags & DOTS == 0 => 0,
+        "dg2" => 8,
+        "bmg" | "pvc" => 16,
+        _ => 0,
+    }
+}
+
 /// Refuses a card that no target is for.
 pub(super) fn check(generation: &Generation) -> Done {
     let name = generation.to_string();
@@ -47,8 +61,11 @@ mod tests {
 
     #[test]
     fn cards_are_known_by_their_ids() {
-        for (device, name) in [(0x56a0, "dg2"), (0x56c1, "dg2"), (0xe20b, "bmg"), (0x0bd5, "pvc")] {
+        for (device, name, sub_group) in
+            [(0x56a0, "dg2", 8), (0x56c1, "dg2", 8), (0xe20b, "bmg", 16), (0x0bd5, "pvc", 16)]
+        {
             let generation = of(INTEL, device);
+            assert_eq!([lanes(&generation, DOTS), lanes(&generation, 0)], [sub_group, 0]);
             assert_eq!(generation, Generation::Named(name.into()));
             assert_eq!(check(&generation), Ok(()));
         }

@@ -23,8 +23,8 @@ use error::{done, refusal};
 use level_zero_sys::{
     NotLoaded, ZeLib, load, ze_api_version_t, ze_command_queue_group_properties_t,
     ze_command_queue_group_property_flag_t, ze_device_compute_properties_t, ze_device_handle_t,
-    ze_device_memory_properties_t, ze_device_properties_t, ze_device_type_t, ze_driver_handle_t,
-    ze_init_flag_t, ze_result_t, ze_structure_type_t,
+    ze_device_memory_properties_t, ze_device_module_properties_t, ze_device_properties_t, ze_device_type_t,
+    ze_driver_handle_t, ze_init_flag_t, ze_result_t, ze_structure_type_t,
 };
 use std::ffi::CStr;
 use std::sync::atomic::AtomicU64;
@@ -161,10 +161,13 @@ impl LevelZero {
         let mut of = properties!(ze_device_properties_t, ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES_1_2);
         let mut compute =
             properties!(ze_device_compute_properties_t, ZE_STRUCTURE_TYPE_DEVICE_COMPUTE_PROPERTIES);
+        let mut module =
+            properties!(ze_device_module_properties_t, ZE_STRUCTURE_TYPE_DEVICE_MODULE_PROPERTIES);
         // SAFETY: the handle is one that the driver gave, and each structure says what it is.
         unsafe {
             done(ze.zeDeviceGetProperties(handle, &raw mut of))?;
             done(ze.zeDeviceGetComputeProperties(handle, &raw mut compute))?;
+            done(ze.zeDeviceGetModuleProperties(handle, &raw mut module))?;
         }
         // A tile each, or one for all.
         let mut count = 0;
@@ -177,12 +180,14 @@ impl LevelZero {
         let memory = memories.iter().map(|memory| memory.totalSize).sum();
         // SAFETY: the driver ends the name with a zero, and what follows it is zeros.
         let name = unsafe { CStr::from_ptr(of.name.as_ptr()) }.to_string_lossy().into_owned();
+        let generation = generation::of(of.vendorId, of.deviceId);
         let info = CardInfo {
             at: CardName { family: Family::LevelZero, card },
             name,
-            generation: generation::of(of.vendorId, of.deviceId),
+            generation,
             processors: of.numSlices.saturating_mul(of.numSubslicesPerSlice),
             shared: compute.maxSharedLocalMemory,
+            lanes: generation::lanes(&generation, module.flags),
             memory,
             driver: words(device.version),
         };

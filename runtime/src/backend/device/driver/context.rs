@@ -22,6 +22,8 @@ pub struct CardInfo {
     pub processors: u32,
     /// Bytes of shared memory that a group of threads may have.
     pub shared: u32,
+    /// Members of a sub-group that matrix instructions (DPAS) are for, of Intel's; 0 where there are none, and of others.
+    pub lanes: u32,
     /// Bytes of memory in all.
     pub memory: u64,
     /// The driver and its version, in words.
@@ -49,7 +51,7 @@ impl CardInfo {
     pub(crate) fn sm(generation: u32) -> Self {
         let (at, name) = (CardName { family: Family::Cuda, card: 0 }, "some".into());
         let (generation, driver) = (Generation::Sm(generation), "CUDA 13.0".into());
-        Self { at, name, generation, processors: 132, shared: 232_448, memory: 1 << 30, driver }
+        Self { at, name, generation, processors: 132, shared: 232_448, lanes: 0, memory: 1 << 30, driver }
     }
 }
 

@@ -3,6 +3,7 @@
 mod cuda;
 mod cuda_e8;
 mod hip;
+mod level_zero;
 
 use super::driver::{CardInfo, Family};
 use super::kernels::Group;
@@ -103,7 +104,9 @@ pub(super) fn gemm(layout: Layout, shape: [usize; 2], n: usize, card: &CardInfo)
     match card.at.family {
         Family::Cuda => cuda::gemm(layout, shape, n, card),
         Family::Hip => hip::gemm(layout, shape[1], n, card).or_else(|| Some(portable_product(portable))),
-        Family::LevelZero => Some(portable_product(portable)),
+        Family::LevelZero => {
+            level_zero::gemm(layout, shape[1], n, card).or_else(|| Some(portable_product(portable)))
+        }
     }
 }
 
@@ -178,6 +181,7 @@ mod tests {
         let mut written = words("../kernels/device", &["c", "h"]);
         written.extend(words("../kernels/cuda", &["cu"]));
         written.extend(words("../kernels/hip", &["c"]));
+        written.extend(words("../kernels/opencl", &["cl"]));
         let missing: Vec<_> = launched.clone().filter(|name| !written.contains(*name)).collect();
         assert!(missing.is_empty(), "{missing:?}");
         assert!(launched.count() > 30);
