@@ -26,15 +26,8 @@ typedef float float4 __attribute__((ext_vector_type(4)));
 #define CONSTANT static __attribute__((constant)) const
 #define KERNEL(size) \
     extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(size, size))) void
-/* The same with registers for two groups on a compute unit, which has four times 512 registers for waves of 64; gfx11 and later
- * have so many that it is left to the compiler. */
-#if defined(__GFX9__)
-#define KERNEL_OF_TWO(size) \
-    extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(size, size))) \
-    __attribute__((amdgpu_waves_per_eu((size) / 128))) void
-#else
+/* Registers are handed out by the compiler's own rule, which gives all of these kernels few enough. */
 #define KERNEL_OF_TWO(size) KERNEL(size)
-#endif
 #define KERNEL_LARGE(size) KERNEL(size)
 #define DEVICE static __attribute__((device)) __attribute__((always_inline)) inline
 
@@ -73,6 +66,8 @@ DEVICE void barrier_of_group(void) {
 #define FROM_BITS(x) __builtin_bit_cast(float, (uint)(x))
 #define DOT4(a, b, c) dot_of_4((int)(a), (int)(b), c)
 #define POPCOUNT(x) ((uint)__builtin_popcount(x))
+#define ROTATE_RIGHT(x, n) __builtin_rotateright32(x, n)
+#define LOAD_ONCE(p) __builtin_nontemporal_load(p)
 
 DEVICE int dot_of_4(int a, int b, int c) {
 #if defined(__GFX11__) || defined(__GFX12__)

@@ -48,8 +48,8 @@ DEVICE void decode_store(float value, GLOBAL const float *scale, GLOBAL const fl
         GLOBAL const float *RESTRICT scale, GLOBAL const float *RESTRICT bias, GLOBAL float *RESTRICT y, ulong scales, \
         ulong first_row, ulong stored_rows, ulong y_row, ulong y_start, uint n, uint rows, uint cols, uint order
 
-#define DECODE_BLOCK32(kernel, name, tag, tiles) \
-    kernel(FEW_GROUP) \
+#define DECODE_BLOCK32(name, tag, tiles) \
+    KERNEL(FEW_GROUP) \
     name(DECODE_ARGUMENTS) { \
         BEGIN(); \
         SHARED(float, room, tiles * 2 * FEW_OUTPUTS); \
@@ -60,7 +60,7 @@ DEVICE void decode_store(float value, GLOBAL const float *scale, GLOBAL const fl
     }
 
 #define DECODE_CHANNEL(name, tag, tiles) \
-    KERNEL_OF_TWO(FEW_GROUP) \
+    KERNEL(FEW_GROUP) \
     name(DECODE_ARGUMENTS) { \
         BEGIN(); \
         SHARED(int, room, FEW_WAVES *tiles *FEW_OUTPUTS); \
@@ -74,34 +74,34 @@ DEVICE void decode_store(float value, GLOBAL const float *scale, GLOBAL const fl
     }
 
 #if MMA_LANES == 64
-DECODE_BLOCK32(KERNEL_OF_TWO, gantry_decode_slot8_block32_16, SLOT8, 1)
-DECODE_BLOCK32(KERNEL, gantry_decode_slot8_block32_32, SLOT8, 2)
+DECODE_BLOCK32(gantry_decode_slot8_block32_16, SLOT8, 1)
+DECODE_BLOCK32(gantry_decode_slot8_block32_32, SLOT8, 2)
 DECODE_CHANNEL(gantry_decode_slot8_channel_16, SLOT8, 1)
 DECODE_CHANNEL(gantry_decode_slot8_channel_32, SLOT8, 2)
 #endif
 #if defined(MMA_GFX928)
-DECODE_BLOCK32(KERNEL_OF_TWO, gantry_decode_nmajor_block32_16, NMAJOR, 1)
-DECODE_BLOCK32(KERNEL, gantry_decode_nmajor_block32_32, NMAJOR, 2)
+DECODE_BLOCK32(gantry_decode_nmajor_block32_16, NMAJOR, 1)
+DECODE_BLOCK32(gantry_decode_nmajor_block32_32, NMAJOR, 2)
 DECODE_CHANNEL(gantry_decode_nmajor_channel_16, NMAJOR, 1)
 DECODE_CHANNEL(gantry_decode_nmajor_channel_32, NMAJOR, 2)
 #endif
 #if defined(MMA_CDNA3)
-DECODE_BLOCK32(KERNEL_OF_TWO, gantry_decode_slot16_block32_16, SLOT16, 1)
-DECODE_BLOCK32(KERNEL, gantry_decode_slot16_block32_32, SLOT16, 2)
+DECODE_BLOCK32(gantry_decode_slot16_block32_16, SLOT16, 1)
+DECODE_BLOCK32(gantry_decode_slot16_block32_32, SLOT16, 2)
 DECODE_CHANNEL(gantry_decode_slot16_channel_16, SLOT16, 1)
 DECODE_CHANNEL(gantry_decode_slot16_channel_32, SLOT16, 2)
 DECODE_CHANNEL(gantry_decode_ck16_channel_16, CK16, 1)
 DECODE_CHANNEL(gantry_decode_ck16_channel_32, CK16, 2)
 #endif
 #if defined(MMA_RDNA3)
-DECODE_BLOCK32(KERNEL_OF_TWO, gantry_decode_rdna3_block32_16, RDNA3, 1)
-DECODE_BLOCK32(KERNEL, gantry_decode_rdna3_block32_32, RDNA3, 2)
+DECODE_BLOCK32(gantry_decode_rdna3_block32_16, RDNA3, 1)
+DECODE_BLOCK32(gantry_decode_rdna3_block32_32, RDNA3, 2)
 DECODE_CHANNEL(gantry_decode_rdna3_channel_16, RDNA3, 1)
 DECODE_CHANNEL(gantry_decode_rdna3_channel_32, RDNA3, 2)
 #endif
 #if defined(MMA_RDNA4)
-DECODE_BLOCK32(KERNEL_OF_TWO, gantry_decode_rdna4_block32_16, RDNA4, 1)
-DECODE_BLOCK32(KERNEL, gantry_decode_rdna4_block32_32, RDNA4, 2)
+DECODE_BLOCK32(gantry_decode_rdna4_block32_16, RDNA4, 1)
+DECODE_BLOCK32(gantry_decode_rdna4_block32_32, RDNA4, 2)
 DECODE_CHANNEL(gantry_decode_rdna4_channel_16, RDNA4, 1)
 DECODE_CHANNEL(gantry_decode_rdna4_channel_32, RDNA4, 2)
 #endif

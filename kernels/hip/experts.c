@@ -78,7 +78,7 @@ DEVICE void few_expert_store(const few_expert *e, float value, GLOBAL const floa
 
 /* A group without pairs runs no loop, all of it. */
 #define EXPERTS_BLOCK32(name, tag) \
-    KERNEL_OF_TWO(FEW_GROUP) \
+    KERNEL(FEW_GROUP) \
     name(FEW_EXPERTS_ARGUMENTS) { \
         BEGIN(); \
         SHARED(float, room, 2 * FEW_OUTPUTS); \
@@ -93,7 +93,7 @@ DEVICE void few_expert_store(const few_expert *e, float value, GLOBAL const floa
     }
 
 #define EXPERTS_CHANNEL(name, tag) \
-    KERNEL_OF_TWO(FEW_GROUP) \
+    KERNEL(FEW_GROUP) \
     name(FEW_EXPERTS_ARGUMENTS) { \
         BEGIN(); \
         SHARED(int, room, FEW_WAVES *FEW_OUTPUTS); \

@@ -21,6 +21,13 @@
 #define FEW_OUTPUTS 256
 #define FEW_TILES 2
 
+/* A number is there at this point: what it is made of takes no registers beyond. */
+#if defined(__HIP__)
+#define FEW_DONE(x) asm volatile("" : "+v"(x))
+#else
+#define FEW_DONE(x) ((void)0)
+#endif
+
 /* Orders, by their index in formats::layout::Order::ALL. */
 #define SLOT8 2
 #define SLOT16 3
@@ -171,6 +178,7 @@ DEVICE void few_add_blocks(uint tiles, const few *f, uint turn, const few_weight
             UNROLL
             for (uint s = 0; s < MMA_SUMS; s++) {
                 sums[i][e][s] = ADD(sums[i][e][s], MUL((float)of_block[e][s], MUL(own, t->d[i][s][e])));
+                FEW_DONE(sums[i][e][s]);
             }
         }
     }

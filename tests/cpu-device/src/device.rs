@@ -2,7 +2,10 @@
 
 use crate::{Error, Memory, Program, Queue};
 use opencl3::context::context::{create_context, release_context};
-use opencl3::device::{CL_DEVICE_TYPE_CPU, CL_DRIVER_VERSION, get_device_data, get_device_ids};
+use opencl3::device::{
+    CL_DEVICE_MAX_COMPUTE_UNITS, CL_DEVICE_PARTITION_EQUALLY, CL_DEVICE_TYPE_CPU, CL_DRIVER_VERSION,
+    create_sub_devices, get_device_data, get_device_ids, get_device_info,
+};
 use opencl3::platform::get_platforms;
 use opencl3::types::{cl_context, cl_device_id};
 use std::ffi::c_void;
@@ -39,6 +42,30 @@ impl Drop for Shared {
     }
 }
 
+/// The devices of the platform whose name begins with `platform`, at least one.
+fn processors(platform: &str) -> Result<Vec<cl_device_id>, Error> {
+    let platforms = get_platforms().map_err(|e| Error::refused("looking for platforms")(e.0))?;
+    let mut found = Vec::new();
+    for of in platforms {
+        let name = of.name().map_err(|e| Error::refused("a platform's name")(e.0))?;
+        // A platform without one says that it found none.
+        let devices = get_device_ids(of.id(), CL_DEVICE_TYPE_CPU).unwrap_or_default();
+        if name.starts_with(platform) && !devices.is_empty() {
+            return Ok(devices);
+        }
+        found.push(name);
+    }
+    Err(Error::NoPlatform { wanted: platform.into(), found })
+}
+
+/// Equal parts of a device; none where it is not divided.
+fn parts(device: cl_device_id, count: usize) -> Vec<cl_device_id> {
+    let units = get_device_info(device, CL_DEVICE_MAX_COMPUTE_UNITS).map_or(0, |units| units.to_uint());
+    let each = (units as usize / count).max(1);
+    let equally = [CL_DEVICE_PARTITION_EQUALLY as isize, each as isize, 0];
+    create_sub_devices(device, &equally).unwrap_or_default()
+}
+
 impl Devices {
     /// The processor by the platform whose name begins with `platform`, as `cards` cards. PoCL is told to have as many devices
     /// of one thread each, unless `POCL_DEVICES` says what it has: so must be called before anything else of the process
@@ -52,18 +79,21 @@ impl Devices {
             // SAFETY: as the contract above says, nobody reads the environment meanwhile.
             unsafe { std::env::set_var("POCL_DEVICES", devices) };
         }
-        let platforms = get_platforms().map_err(|e| Error::refused("looking for platforms")(e.0))?;
-        let mut found = Vec::new();
-        for of in platforms {
-            let name = of.name().map_err(|e| Error::refused("a platform's name")(e.0))?;
-            // A platform without one says that it found none.
-            let devices = get_device_ids(of.id(), CL_DEVICE_TYPE_CPU).unwrap_or_default();
-            if name.starts_with(platform) && !devices.is_empty() {
-                return Self::of(&devices, cards.max(1));
-            }
-            found.push(name);
-        }
-        Err(Error::NoPlatform { wanted: platform.into(), found })
+        let devices = processors(platform)?;
+        Self::of(&devices, cards.max(1))
+    }
+
+    /// As many cards, each with a part of the processor and a context of its own, where the platform divides a processor:
+    /// threads that run kernels for one then never run those of another, which may be waiting. Where there are too few
+    /// parts, cards share them. Intel's runtime needs `CL_CONFIG_CPU_TBB_NUM_WORKERS=1` beside that.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn apart(platform: &str, cards: usize) -> Result<Vec<Self>, Error> {
+        let whole = processors(platform)?;
+        let parts = if cards > 1 { parts(whole[0], cards) } else { Vec::new() };
+        let devices = if parts.is_empty() { whole } else { parts };
+        devices.iter().cycle().take(cards.max(1)).map(|device| Self::of(&[*device], 1)).collect()
     }
 
     fn of(devices: &[cl_device_id], count: usize) -> Result<Self, Error> {

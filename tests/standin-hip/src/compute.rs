@@ -14,6 +14,17 @@ const FOLDERS: [&str; 2] = ["device", "hip"];
 /// A look at a flag takes a processor about 10 ns.
 const OPTIONS: &str = "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt -D LOOK=10";
 
+/// The matrix instruction that `kernels/hip/mma.h` emulates for a generation.
+fn instruction(generation: &str) -> &'static str {
+    match generation {
+        "gfx90a" => "MMA_CDNA2",
+        "gfx942" | "gfx950" => "MMA_CDNA3",
+        "gfx928" => "MMA_GFX928",
+        "gfx1100" => "MMA_RDNA3",
+        _ => "MMA_RDNA4",
+    }
+}
+
 /// A source, which is built when one of its kernels is looked for.
 struct Source {
     name: String,
@@ -84,8 +95,9 @@ impl Computer {
         // Sources that name it first: most kernels are written out where they are, some are made by macros.
         let (naming, others): (Vec<&Source>, _) = self.sources.iter().partition(|s| s.text.contains(name));
         for source in naming.into_iter().chain(others) {
+            let options = format!("{OPTIONS} -D{}", instruction(&settings().generation));
             let build =
-                || self.devices.build_source(&source.name, &source.text, OPTIONS).map_err(|e| e.to_string());
+                || self.devices.build_source(&source.name, &source.text, &options).map_err(|e| e.to_string());
             let program = source.built.get_or_init(build).as_ref()?;
             if let Ok(kernel) = program.kernel(name) {
                 let kernel = Arc::new(kernel);

@@ -2,6 +2,7 @@
 
 use crate::code::{Code, INVALID_HANDLE, INVALID_VALUE};
 use crate::driver::{Driver, call, call_to_free, give, lock};
+use crate::settings::settings;
 use crate::work::Work;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
@@ -65,7 +66,7 @@ extern "C" fn hipGraphLaunch(executable: usize, stream: usize) -> i32 {
         let card = driver.stream(stream)?.card;
         let graph = driver.executables.get(&executable).filter(|graph| graph.card == card);
         let work = Arc::clone(&graph.ok_or(INVALID_HANDLE)?.work);
-        if !crate::settings::settings().skip {
+        if settings().skip == 0 {
             driver.still_there(card, &work)?;
         }
         driver.give_work(stream, Work::Graph(work))

@@ -11,7 +11,8 @@
 //! | `GANTRY_STANDIN_HIP_FAIL` | `hipMalloc:3` or `hipMalloc:3=999`: that call fails, with that code |
 //! | `GANTRY_STANDIN_HIP_FLIP` | a byte of the arena, one bit of which changes between its copy and its hash |
 //! | `GANTRY_STANDIN_HIP_KEEP` | bytes that a card takes for itself when something is first allocated, and keeps |
-//! | `GANTRY_STANDIN_HIP_SKIP` | 1: kernels do nothing, but for those that hash, and nothing is done later than it was asked for |
+//! | `GANTRY_STANDIN_HIP_SKIP` | 1: kernels do nothing, but for those that hash and those that choose a token; 2: not these either. Nothing is done later than it was asked for |
+//! | `GANTRY_STANDIN_HIP_LOST` | the launch, from 1, at which its card is lost: this one and all after it fail |
 //!
 //! A function that frees something frees it even where it is to fail: HIP uses these to tell what went wrong before.
 
@@ -30,7 +31,8 @@ pub(crate) struct Settings {
     pub(crate) memory: usize,
     pub(crate) fail: Option<Fail>,
     pub(crate) flip: Option<u64>,
-    pub(crate) skip: bool,
+    pub(crate) skip: u64,
+    pub(crate) lost: Option<u64>,
     pub(crate) keep: usize,
 }
 
@@ -65,7 +67,8 @@ impl Settings {
             generation: of("GENERATION").unwrap_or_else(|| "gfx942".into()),
             memory: number("MEMORY", 64 << 30) as usize,
             fail: of("FAIL").map(|text| Fail::parse(&text)),
-            skip: number("SKIP", 0) == 1,
+            skip: number("SKIP", 0),
+            lost: of("LOST").map(|text| parse("LOST", &text)),
             keep: number("KEEP", 0) as usize,
             flip: of("FLIP").map(|text| parse("FLIP", &text)),
         }

@@ -65,7 +65,7 @@ impl Stream {
 
     /// Gives it something to do. Where kernels do nothing there is nothing that would be worth a thread's waking.
     pub(crate) fn give(&self, driver: &mut Driver, work: Work) {
-        if settings().skip && work.is_quick() && self.is_idle() {
+        if settings().skip > 0 && settings().lost.is_none() && work.is_quick() && self.is_idle() {
             return work.run_quickly(driver);
         }
         let mut state = self.state();

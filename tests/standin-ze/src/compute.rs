@@ -8,22 +8,30 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-/// Opened when the first module is built.
-static DEVICES: LazyLock<Result<Devices, Error>> =
-    LazyLock::new(|| Devices::open(INTEL, lock().settings.cards));
+/// One for each card, opened when the first module is built. A thread that waits for a kernel's end runs other kernels of
+/// the same device meanwhile: one that waits for this thread's card would never end.
+static DEVICES: LazyLock<Result<Vec<Devices>, Error>> = LazyLock::new(|| {
+    let cards = lock().settings.cards;
+    Devices::apart(INTEL, cards)
+});
 
-/// What was built, by the hash of what it is built of.
-static BUILT: Mutex<BTreeMap<String, Arc<Program>>> = Mutex::new(BTreeMap::new());
+/// What was built, by card and the hash of what it is built of.
+static BUILT: Mutex<BTreeMap<(usize, String), Arc<Program>>> = Mutex::new(BTreeMap::new());
+
+fn devices(card: usize) -> Result<&'static Devices, String> {
+    let all = DEVICES.as_ref().map_err(ToString::to_string)?;
+    all.get(card).ok_or_else(|| format!("no device for card {card}"))
+}
 
 /// Options of the specification that mean nothing to a processor: its addresses always have 64 bits.
 const FLAGS: [&str; 1] = ["-ze-opt-greater-than-4GB-buffer-required"];
 
 /// Builds SPIR-V, or takes what an earlier process built of it; or what the compiler says.
-pub(crate) fn build(il: &[u8], flags: &str) -> Result<Arc<Program>, String> {
+pub(crate) fn build(card: usize, il: &[u8], flags: &str) -> Result<Arc<Program>, String> {
     if let Some(unknown) = flags.split_whitespace().find(|flag| !FLAGS.contains(flag)) {
         return Err(format!("unknown option {unknown}"));
     }
-    let devices = DEVICES.as_ref().map_err(ToString::to_string)?;
+    let devices = devices(card)?;
     let version = devices.version().map_err(|e| e.to_string())?;
     let mut hasher = blake3::Hasher::new();
     let parts = [il, version.as_bytes()];
@@ -33,7 +41,8 @@ pub(crate) fn build(il: &[u8], flags: &str) -> Result<Arc<Program>, String> {
     let name = hasher.finalize().to_hex().to_string();
     // Another module of the same waits for it.
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(program) = built.get(&name) {
+    let key = (card, name.clone());
+    if let Some(program) = built.get(&key) {
         return Ok(Arc::clone(program));
     }
     let cache = lock().settings.cache.clone();
@@ -53,7 +62,7 @@ pub(crate) fn build(il: &[u8], flags: &str) -> Result<Arc<Program>, String> {
         }
     };
     let program = Arc::new(program);
-    built.insert(name, Arc::clone(&program));
+    built.insert(key, Arc::clone(&program));
     Ok(program)
 }
 
@@ -76,8 +85,8 @@ pub(crate) fn run(launch: &Launch, card: usize, queue: &mut Option<Queue>) -> Re
     let queue = match queue {
         Some(queue) => queue,
         None => {
-            let devices = DEVICES.as_ref().map_err(|e| Some(e.to_string()))?;
-            queue.insert(devices.queue(card).map_err(|e| Some(e.to_string()))?)
+            let devices = devices(card).map_err(Some)?;
+            queue.insert(devices.queue(0).map_err(|e| Some(e.to_string()))?)
         }
     };
     let args = launch.args.iter().map(|arg| match arg {

@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C" fn zeModuleCreate(
     drop(driver);
     status(asked.and_then(|(card, skip, refuse)| {
         // SAFETY: the caller's structure.
-        let built = unsafe { build(desc, skip, refuse) }?;
+        let built = unsafe { build(desc, card, skip, refuse) }?;
         let mut driver = lock();
         let (said, built) = match built {
             Ok(built) => (String::new(), Some(built)),
@@ -61,6 +61,7 @@ type Built = (BTreeMap<String, Entry>, Option<Arc<Program>>);
 /// What comes of a module, or what the compiler says of it.
 unsafe fn build(
     desc: *const ze_module_desc_t,
+    card: usize,
     skip: bool,
     refuse: Option<String>,
 ) -> Result<Result<Built, String>, Code> {
@@ -83,7 +84,7 @@ unsafe fn build(
         return Ok(Err(said));
     }
     Ok(spirv::entries(bytes).and_then(|entries| {
-        let program = if skip { None } else { Some(compute::build(bytes, &flags)?) };
+        let program = if skip { None } else { Some(compute::build(card, bytes, &flags)?) };
         Ok((entries, program))
     }))
 }

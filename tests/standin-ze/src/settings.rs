@@ -27,6 +27,10 @@ use level_zero_sys::{ze_api_version_t, ze_result_t};
 /// Functions that fail for lack of memory where nothing else is asked for.
 const ALLOCATES: [&str; 2] = ["zeMemAllocDevice", "zeMemAllocHost"];
 
+/// Threads with which Intel's runtime runs groups of one kernel. With more, all that there are may run groups that wait for another
+/// card, whose kernels then get none; with one each card has the thread that runs its kernels.
+const WORKERS: &str = "CL_CONFIG_CPU_TBB_NUM_WORKERS";
+
 pub(crate) struct Settings {
     pub(crate) log: Option<String>,
     pub(crate) cache: Option<String>,
@@ -64,12 +68,17 @@ impl Settings {
         let of = |name: &str| std::env::var(format!("GANTRY_STANDIN_ZE_{name}")).ok();
         let number = |name: &str, default: u64| of(name).map_or(default, |text| parse(name, &text));
         let memory = number("MEMORY", 4 << 30);
+        let cards = number("CARDS", 1) as usize;
+        if cards > 1 && std::env::var_os(WORKERS).is_none() {
+            // SAFETY: the loader calls when the program has just started, before it has other threads.
+            unsafe { std::env::set_var(WORKERS, "1") };
+        }
         let sub_group = of("SUBGROUP").map(|text| vec![parse("SUBGROUP", &text) as u32]);
         Self {
             log: of("LOG"),
             cache: of("CACHE"),
             api: number("API", ze_api_version_t::ZE_API_VERSION_1_4.0.into()) as u32,
-            cards: number("CARDS", 1) as usize,
+            cards,
             peers: number("PEERS", 1) != 0,
             device: number("DEVICE", 0xe20b) as u32,
             memory: memory as usize,

@@ -69,10 +69,17 @@ impl Graph {
             let _ = self.before.wait().and_then(|()| self.before.reset());
             return given;
         }
-        giving.wait(&self.after)?;
-        // SAFETY: list and event live.
-        giving.command(|ze, list| unsafe { ze.zeCommandListAppendEventReset(list, self.after.raw()) })?;
-        giving.signal(&past)?;
+        let joined = (|| {
+            giving.wait(&self.after)?;
+            // SAFETY: list and event live.
+            giving.command(|ze, list| unsafe { ze.zeCommandListAppendEventReset(list, self.after.raw()) })?;
+            giving.signal(&past)
+        })();
+        if joined.is_err() {
+            // Nothing else tells when the list is done with.
+            let _ = self.after.wait();
+            return joined;
+        }
         *self.past.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&past));
         giving.keep(past, true)
     }

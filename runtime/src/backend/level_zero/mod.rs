@@ -30,6 +30,16 @@ use std::ffi::CStr;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+/// Properties, of which the driver reads what type of structure they are.
+macro_rules! properties {
+    ($name:ident, $stype:ident) => {{
+        // SAFETY: a structure of plain numbers and a null pointer, of which zeros are one.
+        let mut properties: $name = unsafe { std::mem::zeroed() };
+        properties.stype = ze_structure_type_t::$stype;
+        properties
+    }};
+}
+
 /// The oldest Level Zero that has all that is called: memory that is freed when nothing uses it any more.
 const NEEDS: (u32, u32) = (1, 3);
 
@@ -89,9 +99,12 @@ fn start() -> Result<LevelZero, NoDriver> {
         let devices = all(|count, to| unsafe {
             ze.zeDeviceGet(driver as ze_driver_handle_t, count, to as *mut ze_device_handle_t)
         });
-        let card =
-            |device| Device { driver, version, device, context: Arc::clone(&context), taken: Arc::default() };
-        cards.extend(devices.map_err(failed)?.into_iter().map(card));
+        for device in devices.map_err(failed)? {
+            if is_card(ze, device).map_err(NoDriver::Start)? {
+                let (context, taken) = (Arc::clone(&context), Arc::default());
+                cards.push(Device { driver, version, device, context, taken });
+            }
+        }
     }
     match old.filter(|_| cards.is_empty()) {
         Some(found) => Err(NoDriver::Old { found: words(found), needs: words(NEEDS) }),
@@ -116,14 +129,11 @@ fn all(list: impl Fn(*mut u32, *mut usize) -> ze_result_t) -> Result<Vec<usize>,
     Ok(handles)
 }
 
-/// Properties, of which the driver reads what type of structure they are.
-macro_rules! properties {
-    ($name:ident, $stype:ident) => {{
-        // SAFETY: a structure of plain numbers and a null pointer, of which zeros are one.
-        let mut properties: $name = unsafe { std::mem::zeroed() };
-        properties.stype = ze_structure_type_t::$stype;
-        properties
-    }};
+fn is_card(ze: &ZeLib, device: usize) -> Done<bool> {
+    let mut of = properties!(ze_device_properties_t, ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES_1_2);
+    // SAFETY: the handle is one that the driver gave, and the structure says what it is.
+    done(unsafe { ze.zeDeviceGetProperties(device as ze_device_handle_t, &raw mut of) })?;
+    Ok(of.type_ == ze_device_type_t::ZE_DEVICE_TYPE_GPU)
 }
 
 /// What a card is, as far as it matters for running on it.
@@ -211,31 +221,17 @@ impl LevelZero {
         // One that cannot compute is no card; the driver says so when it is asked for a queue of the first group.
         Ok(found.unwrap_or(0) as u32)
     }
-
-    fn is_card(&self, device: &Device) -> bool {
-        let mut of = properties!(ze_device_properties_t, ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES_1_2);
-        // SAFETY: the handle is one that the driver gave, and the structure says what it is.
-        let asked =
-            unsafe { self.ze.zeDeviceGetProperties(device.device as ze_device_handle_t, &raw mut of) };
-        // One that does not tell is listed, and what is wrong with it then said.
-        asked != ze_result_t::ZE_RESULT_SUCCESS || of.type_ == ze_device_type_t::ZE_DEVICE_TYPE_GPU
-    }
-
-    /// Cards in the order of their numbers.
-    fn devices(&self) -> impl Iterator<Item = (usize, &Device)> {
-        self.cards.iter().filter(|device| self.is_card(device)).enumerate()
-    }
 }
 
 impl Driver for LevelZero {
     fn cards(&self) -> Done<Vec<CardInfo>> {
-        self.devices().map(|(card, device)| Ok(self.look(card, device)?.0)).collect()
+        self.cards.iter().enumerate().map(|(card, device)| Ok(self.look(card, device)?.0)).collect()
     }
 
     fn open(&self, card: &CardInfo) -> Done<Arc<dyn Card>> {
-        let found = self.devices().nth(card.at.card);
-        let (number, device) =
-            found.ok_or_else(|| refusal(ze_result_t::ZE_RESULT_ERROR_INVALID_NULL_HANDLE))?;
+        let number = card.at.card;
+        let found = self.cards.get(number);
+        let device = found.ok_or_else(|| refusal(ze_result_t::ZE_RESULT_ERROR_INVALID_NULL_HANDLE))?;
         let (info, limits) = self.look(number, device)?;
         generation::check(&info.generation)?;
         let mut shared = device.context.lock().unwrap_or_else(PoisonError::into_inner);
