@@ -5,6 +5,12 @@
  * hashed to its end, or 1 MiB of a longer one (the last may be shorter), up to its chaining value. */
 #include "portable.h"
 
+/* Intel's compiler keeps arrays in memory where it does not unroll loops over them, and these it does not by itself. */
+#if defined(GANTRY_SPIRV)
+#undef UNROLL
+#define UNROLL _Pragma("unroll")
+#endif
+
 #define HASH_GROUP 256
 #define HASH_CHUNK 1024
 /* Chunks of a stretch at most. */

@@ -42,7 +42,7 @@ fn bytes(values: &[f32]) -> Vec<u8> {
 /// What a kernel gives for these.
 fn run(device: &OpenCl, kernel: &str, inputs: &[&[f32]]) -> Vec<f32> {
     let n = inputs[0].len();
-    assert!(n % GROUP == 0, "{n} values");
+    assert!(n.is_multiple_of(GROUP), "{n} values");
     let mut y = vec![0xa5u8; 4 * n];
     let buffers: Vec<_> = inputs.iter().map(|values| device.buffer(&bytes(values))).collect();
     let out = device.buffer(&y);
