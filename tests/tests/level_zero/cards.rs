@@ -14,7 +14,7 @@ fn experts_on_two_cards_say_what_one_says() {
     if !computes() {
         return;
     }
-    let tokens = golden_tokens(20, 512);
+    let tokens = golden_tokens(10, 512);
     let one = on_card(&Machine::new(), experts(), "level-zero:0", &tokens, &["--batch", "8"]);
     for more in [&["--batch", "8"][..], &["--batch", "1"], &["--batch", "8", "--ep-verify"]] {
         let both = on_card(&two(), split(), "level-zero:0,1", &tokens, more);
