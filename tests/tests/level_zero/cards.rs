@@ -38,7 +38,7 @@ fn cards_that_do_not_reach_each_other_are_refused() {
     if loader() {
         let machine = Machine::idle().set("CARDS", 2).set("PEERS", 0);
         let words = ["level-zero:0 does not reach the memory of level-zero:1", "Xe Link or one PCIe switch"];
-        machine.load(split(), "level-zero:0,1", &[]).fails(5, &words);
+        machine.write(split(), "level-zero:0,1", &[]).fails(5, &words);
     }
 }
 
