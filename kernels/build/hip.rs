@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What the kernels are made of.
-const FOLDERS: [&str; 1] = ["device"];
+const FOLDERS: [&str; 2] = ["device", "hip"];
 
 /// Generations that clang 19 knows. Each runs its own code object alone.
 const TARGETS: [&str; 4] = ["gfx90a", "gfx942", "gfx1100", "gfx1201"];
 
 /// Each operation rounds by itself (`-ffp-contract=off`).
-const OPTIONS: [&str; 12] = [
+const OPTIONS: [&str; 11] = [
     "-x",
     "hip",
     "--offload-device-only",
@@ -30,7 +30,6 @@ const OPTIONS: [&str; 12] = [
     "-O3",
     "-ffp-contract=off",
     "-Wall",
-    "-Werror",
     "-Rpass-analysis=kernel-resource-usage",
 ];
 
@@ -48,18 +47,24 @@ pub(crate) fn build() {
         Some(clang) => {
             let version = Command::new(&clang).arg("--version").output();
             let version = version.unwrap_or_else(|e| panic!("{}: {e}", clang.display())).stdout;
-            let how = [OPTIONS.join(" "), targets.join(" ")].concat();
+            let how = format!("{} {} {}", OPTIONS.join(" "), targets.join(" "), is_required());
             once("hip.rs", &FOLDERS, &[&version, how.as_bytes()], &made, || compile(&clang, &targets, &made));
             list(&targets, &made);
         }
         None => {
             let missing = "no clang that compiles for amdgcn was found, with lld (GANTRY_CLANG_HIP names it; packages \
                            clang-19 and lld-19): built without HIP kernels";
-            assert!(env::var_os("GANTRY_REQUIRE_CLANG").is_none(), "{missing}");
+            assert!(!is_required(), "{missing}");
             println!("cargo:warning={missing}");
             list(&[], &[]);
         }
     }
+}
+
+/// Whether kernels must be there, and as they are meant to be; else a compiler that warns of more, or has other ideas of registers,
+/// is good enough.
+fn is_required() -> bool {
+    env::var_os("GANTRY_REQUIRE_CLANG").is_some()
 }
 
 /// Writes what `src/hip.rs` takes in.
@@ -131,6 +136,9 @@ fn compile(clang: &Path, targets: &[String], made: &[PathBuf]) {
             if target.starts_with("gfx1") {
                 command.arg("-mcumode");
             }
+            if is_required() {
+                command.arg("-Werror");
+            }
             command.arg("-o").arg(made).arg(&all).stdout(Stdio::piped()).stderr(Stdio::piped());
             command.spawn().unwrap_or_else(|e| panic!("{}: {e}", clang.display()))
         })
@@ -143,7 +151,10 @@ fn compile(clang: &Path, targets: &[String], made: &[PathBuf]) {
         // A kernel whose registers go to memory has become another: slower, and on the generation where it happens only.
         let mut scratch = said.lines().filter(|line| line.contains("ScratchSize [bytes/lane]: ")).peekable();
         assert!(scratch.peek().is_some(), "{} tells nothing of registers:\n{said}", clang.display());
-        let spills = scratch.find(|line| !line.contains("ScratchSize [bytes/lane]: 0 "));
-        assert!(spills.is_none(), "a kernel spills registers on {target}: {}", spills.unwrap_or_default());
+        if let Some(spills) = scratch.find(|line| !line.contains("ScratchSize [bytes/lane]: 0 ")) {
+            let spills = format!("a kernel spills registers on {target}: {spills}");
+            assert!(!is_required(), "{spills}");
+            println!("cargo:warning={spills}");
+        }
     }
 }

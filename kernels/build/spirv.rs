@@ -1,4 +1,4 @@
-//! Compiles the kernels of `device` to SPIR-V for Intel's cards, a module for each source, where clang 15,
+//! Compiles the kernels of `device` and `opencl` to SPIR-V for Intel's cards, a module for each source, where clang 15,
 //! opt 15 and llvm-spirv 15 are found, and checks each by spirv-val, where that is.
 //!
 //! They are looked for in the folder that `GANTRY_LLVM_15` names, else on the `PATH` and where Debian puts them. Without them the
@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the kernels are made of.
-const FOLDERS: [&str; 1] = ["device"];
+const FOLDERS: [&str; 2] = ["device", "opencl"];
 
 /// OpenCL C 1.2 has no pointers into any space, which cost more. Nothing is optimised here: clang's own optimising makes of some
 /// kernels what is not SPIR-V, or is and computes something else.
-const CLANG: [&str; 15] = [
+const CLANG: [&str; 19] = [
     "-c",
     "-target",
     "spir64",
@@ -32,15 +32,22 @@ const CLANG: [&str; 15] = [
     "-disable-O0-optnone",
     "-Wall",
     "-Werror",
+    "-I",
+    "device",
+    "-I",
+    "opencl",
 ];
 
 /// Values in registers, and no more.
 const OPT: [&str; 1] = ["-passes=sroa,early-cse,instcombine"];
 
-/// A product and a sum stay two operations, which drivers otherwise need not know.
-const LLVM_SPIRV: [&str; 2] = ["--spirv-max-version=1.2", "--spirv-fp-contract=off"];
+/// A product and a sum stay two operations, which drivers otherwise need not know. The extension is used by what is for sub-groups
+/// of one size alone.
+const LLVM_SPIRV: [&str; 3] =
+    ["--spirv-max-version=1.2", "--spirv-fp-contract=off", "--spirv-ext=+SPV_INTEL_subgroups"];
 
 pub(crate) fn build() {
+    println!("cargo:rerun-if-changed=opencl");
     for name in ["GANTRY_LLVM_15", "GANTRY_REQUIRE_CLANG"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
@@ -124,7 +131,7 @@ impl Tools {
             std::fs::remove_file(between).expect("OUT_DIR can be written");
         }
         if let Some(val) = &self.val {
-            run(Command::new(val).args(["--target-env", "opencl1.2"]).arg(made));
+            run(Command::new(val).args(["--target-env", "opencl2.2"]).arg(made));
         }
     }
 }
@@ -140,28 +147,34 @@ fn run(command: &mut Command) {
 fn list(modules: &[PathBuf]) -> String {
     let mut text = String::from("&[\n");
     for module in modules {
-        let spirv = std::fs::read(module).expect("what was compiled");
-        let (name, kernels) = (module.file_stem().expect("a name").to_string_lossy(), kernels(&spirv));
+        let name = module.file_stem().expect("a name").to_string_lossy();
+        let (kernels, sub_group) = kernels(&std::fs::read(module).expect("what was compiled"));
         let file = format!("include_bytes!(concat!(env!(\"OUT_DIR\"), \"/spirv/{name}.spv\"))");
-        writeln!(text, "Module {{ name: {name:?}, kernels: &{kernels:?}, spirv: {file} }},").expect("memory");
+        let (kernels, sub_group) = (format!("kernels: &{kernels:?}"), format!("sub_group: {sub_group:?}"));
+        writeln!(text, "Module {{ name: {name:?}, {kernels}, {sub_group}, spirv: {file} }},")
+            .expect("memory");
     }
     text + "]\n"
 }
 
-/// The kernels of a module: the names that its OpEntryPoints (15) have from their fourth word on.
-fn kernels(spirv: &[u8]) -> Vec<String> {
+/// The kernels of a module, and the size of sub-groups where they need one: the names that its OpEntryPoints (15) have from
+/// their fourth word on, and what its OpExecutionModes (16) say of SubgroupSize (35).
+fn kernels(spirv: &[u8]) -> (Vec<String>, Option<u32>) {
     let words: Vec<u32> = spirv.as_chunks().0.iter().map(|w| u32::from_le_bytes(*w)).collect();
     assert_eq!(words.first(), Some(&0x0723_0203), "SPIR-V begins with its number");
-    let (mut at, mut kernels) = (5, Vec::new());
+    let (mut at, mut kernels, mut sub_group) = (5, Vec::new(), None);
     while let Some(first) = words.get(at) {
         let (op, len) = (first & 0xffff, (first >> 16) as usize);
         assert!(len > 0 && at + len <= words.len(), "an instruction of {len} words at {at}");
+        let operands = &words[at + 1..at + len];
         if op == 15 {
-            let name = words[at + 3..at + len].iter().flat_map(|w| w.to_le_bytes()).take_while(|b| *b != 0);
+            let name = operands[2..].iter().flat_map(|w| w.to_le_bytes()).take_while(|b| *b != 0);
             kernels.push(String::from_utf8(name.collect()).expect("a name of C"));
+        } else if op == 16 && operands[1] == 35 {
+            sub_group = Some(operands[2]);
         }
         at += len;
     }
     assert!(!kernels.is_empty(), "a module without kernels");
-    kernels
+    (kernels, sub_group)
 }

@@ -5,10 +5,10 @@
  * that no mode for small numbers matters; the exact remainder then says by how much the guess is wrong.
  *
  * Division: with mantissas as whole numbers m and d, d <= m < 2 d, the quotient q = floor(m 2^24 / d) has 25 bits: a
- * result's 24 and the one behind them; whether more follows says the remainder m 2^24 - q d. Of the remainder of a guess 32 bits suffice
- * while the guess is off by less than 127, which are 60 ulp; divided by d as a float and rounded it is the guess's error
- * or one beside that, as 127 has 7 bits and such a division is good to many more. Root: the same with floor(sqrt(m 2^25))
- * and remainder m 2^25 - s^2, for guesses that are off by less than 30, which are 15 ulp. */
+ * result's 24 and the one behind them; whether more follow says the remainder m 2^24 - q d. Of a guess's remainder 32 bits
+ * are enough while q is off by less than 128: while the inverse is by less than 31 ulp. Divided by d as a float and rounded,
+ * it is that error or one beside it. Root: the same with floor(sqrt(m 2^25)) and the remainder m 2^25 - s^2, which
+ * has 32 bits while s is off by less than 32: while the guess is by less than 8 ulp. */
 #ifndef GANTRY_EXACT_H
 #define GANTRY_EXACT_H
 

@@ -205,12 +205,19 @@ DEVICE ushort to_half(float x) {
 #define GLOBAL_BARRIER() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 
 #if defined(GANTRY_SPIRV)
-/* OpenCL C has these from 2.0 on, where pointers without a space have all of them, which is slower: so by SPIR-V's own names.
- * Scope 0: all devices; 2 acquires, 4 releases, 0x200 means global memory. */
-uint __attribute__((overloadable)) __spirv_AtomicLoad(volatile GLOBAL const uint *p, int scope, int order);
-void __attribute__((overloadable)) __spirv_AtomicStore(volatile GLOBAL uint *p, int scope, int order, uint v);
-DEVICE uint load_acquire(GLOBAL const uint *p) { return __spirv_AtomicLoad(p, 0, 0x202); }
-DEVICE void store_release(GLOBAL uint *p, uint v) { __spirv_AtomicStore(p, 0, 0x204, v); }
+/* By SPIR-V's own name: OpenCL C has fences for all devices from 2.0 on, where pointers without a space have all of them, which is
+ * slower. Scope 0: all devices; 2 acquires, 4 releases, 0x200 means global memory. The words are read and written as
+ * they are, not by atomics: drivers make those of operations that change memory, which not every bus between cards can do. */
+void __attribute__((overloadable)) __spirv_MemoryBarrier(int scope, int order);
+DEVICE uint load_acquire(GLOBAL const uint *p) {
+    const uint v = *(volatile GLOBAL const uint *)p;
+    __spirv_MemoryBarrier(0, 0x202);
+    return v;
+}
+DEVICE void store_release(GLOBAL uint *p, uint v) {
+    __spirv_MemoryBarrier(0, 0x204);
+    *(volatile GLOBAL uint *)p = v;
+}
 #include "exact.h"
 #else
 DEVICE uint load_acquire(GLOBAL const uint *p) {

@@ -15,6 +15,7 @@ static_assert(sizeof(ulong) == 8, "offsets have 64 bits");
 
 typedef uint uint2 __attribute__((ext_vector_type(2)));
 typedef uint uint4 __attribute__((ext_vector_type(4)));
+typedef ulong ulong2 __attribute__((ext_vector_type(2)));
 typedef float float2 __attribute__((ext_vector_type(2)));
 typedef float float4 __attribute__((ext_vector_type(4)));
 
@@ -25,7 +26,7 @@ typedef float float4 __attribute__((ext_vector_type(4)));
 #define CONSTANT static __attribute__((constant)) const
 #define KERNEL(size) \
     extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(size, size))) void
-/* Registers are handed out by the compiler's own rule: none of the kernels needs more than leave room for two groups. */
+/* Registers are handed out by the compiler's own rule, which gives all of these kernels few enough. */
 #define KERNEL_OF_TWO(size) KERNEL(size)
 #define KERNEL_LARGE(size) KERNEL(size)
 #define DEVICE static __attribute__((device)) __attribute__((always_inline)) inline
@@ -65,6 +66,8 @@ DEVICE void barrier_of_group(void) {
 #define FROM_BITS(x) __builtin_bit_cast(float, (uint)(x))
 #define DOT4(a, b, c) dot_of_4((int)(a), (int)(b), c)
 #define POPCOUNT(x) ((uint)__builtin_popcount(x))
+#define ROTATE_RIGHT(x, n) __builtin_rotateright32(x, n)
+#define LOAD_ONCE(p) __builtin_nontemporal_load(p)
 
 DEVICE int dot_of_4(int a, int b, int c) {
 #if defined(__GFX11__) || defined(__GFX12__)

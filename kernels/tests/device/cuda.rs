@@ -178,7 +178,7 @@ impl Cuda {
                 _ => "-arch=native".to_owned(),
             };
             let (mut kernels, most) = (BTreeMap::new(), of_card(CARD_SHARED));
-            for file in source_files().into_iter().chain(cuda_files()) {
+            for file in source_files(&sources()).into_iter().chain(cuda_files()) {
                 let (code, _) = compile(&nvcc, &file, folder.path(), std::slice::from_ref(&arch));
                 let mut module = null_mut();
                 check(load(&mut module, code.as_ptr().cast()), "cuModuleLoadData");

@@ -10,7 +10,7 @@ use crate::random::{Rng, poison};
 
 /// Pairs by expert and their tiles, as the device groups them.
 #[allow(clippy::too_many_arguments)] // Each is one of the kernel's.
-fn grouped(
+pub(crate) fn grouped(
     ids: Option<&[u32]>,
     positions: &[u32],
     at: &[u64],
@@ -65,7 +65,7 @@ fn pairs_are_grouped_by_expert_in_order() {
 }
 
 /// Matrices of some experts side by side, the bytes of all and where each starts.
-fn bank(stored: &[Stored]) -> (Vec<u8>, Vec<u64>) {
+pub(crate) fn bank(stored: &[Stored]) -> (Vec<u8>, Vec<u64>) {
     let mut bytes = vec![0xee; 256];
     let mut at = Vec::new();
     for w in stored {

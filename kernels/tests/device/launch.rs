@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::cuda::Cuda;
@@ -99,13 +99,19 @@ pub(crate) fn sources() -> PathBuf {
     PathBuf::from(here).join("device")
 }
 
-/// The device sources, sorted by name.
-pub(crate) fn source_files() -> Vec<PathBuf> {
+/// The folder of Intel's matrix instructions.
+pub(crate) fn intel_sources() -> PathBuf {
+    sources().with_file_name("opencl")
+}
+
+/// The sources of a folder of kernels, sorted by name.
+pub(crate) fn source_files(folder: &Path) -> Vec<PathBuf> {
     let files =
-        std::fs::read_dir(sources()).expect("kernels/device").map(|entry| entry.expect("a file").path());
-    let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|e| e == "c")).collect();
+        std::fs::read_dir(folder).expect("a folder of kernels").map(|entry| entry.expect("a file").path());
+    let is_source = |path: &PathBuf| path.extension().is_some_and(|e| e == "c" || e == "cl");
+    let mut files: Vec<_> = files.filter(is_source).collect();
     files.sort();
-    assert!(!files.is_empty(), "no sources in {}", sources().display());
+    assert!(!files.is_empty(), "no sources in {}", folder.display());
     files
 }
 
@@ -140,8 +146,9 @@ pub(crate) fn u32s<const N: usize>(values: [usize; N]) -> [Arg<'static>; N] {
     values.map(|v| Arg::U32(v as u32))
 }
 
-/// Runs a kernel: with `GANTRY_DEVICE=cuda` on the first CUDA device, else where there is an OpenCL device. Where there is
-/// none it says why and gives `false`, which `GANTRY_REQUIRE_OPENCL=1` makes a failure. `grid` counts groups.
+/// Runs a kernel: with `GANTRY_DEVICE=cuda` on the first CUDA device; with `GANTRY_DEVICE=spirv` from the SPIR-V that Level Zero gets, on
+/// an OpenCL device that takes it; else from its source, where there is an OpenCL device. Where there is none it says why
+/// and gives `false`, which `GANTRY_REQUIRE_OPENCL=1`, or for SPIR-V `GANTRY_REQUIRE_SPIRV=1`, makes a failure. `grid` counts groups.
 #[track_caller]
 pub(crate) fn launch(kernel: &str, grid: [usize; 3], args: &mut [Arg<'_>]) -> bool {
     launch_groups(kernel, (grid, None), args)
@@ -151,9 +158,15 @@ pub(crate) fn launch(kernel: &str, grid: [usize; 3], args: &mut [Arg<'_>]) -> bo
 #[track_caller]
 pub(crate) fn launch_groups(kernel: &str, grid: ([usize; 3], Option<usize>), args: &mut [Arg<'_>]) -> bool {
     static DEVICE: OnceLock<Result<Mutex<Any>, String>> = OnceLock::new();
+    let _alone = crate::opencl::alone();
     let device = DEVICE.get_or_init(|| {
-        let cuda = std::env::var_os("GANTRY_DEVICE").is_some_and(|v| v == "cuda");
-        let device = if cuda { Ok(Any::Cuda(Cuda::new())) } else { OpenCl::new().map(Any::OpenCl) };
+        let wanted = std::env::var("GANTRY_DEVICE").unwrap_or_default();
+        let device = match wanted.as_str() {
+            "cuda" => Ok(Any::Cuda(Cuda::new())),
+            "spirv" => OpenCl::of_spirv().map(Any::OpenCl),
+            "" | "opencl" => OpenCl::new().map(Any::OpenCl),
+            other => panic!("GANTRY_DEVICE is {other}: cuda, spirv or opencl"),
+        };
         device.map(Mutex::new)
     });
     match device {
@@ -165,12 +178,18 @@ pub(crate) fn launch_groups(kernel: &str, grid: ([usize; 3], Option<usize>), arg
             true
         }
         Err(why) => {
-            let required = std::env::var_os("GANTRY_REQUIRE_OPENCL").is_some_and(|v| v == "1");
-            assert!(!required, "no OpenCL device: {why}");
+            assert!(!required(), "no OpenCL device: {why}");
             eprintln!("{kernel} was not run, there is no OpenCL device: {why}");
             false
         }
     }
+}
+
+/// Whether tests fail where what they run on is missing.
+pub(crate) fn required() -> bool {
+    ["GANTRY_REQUIRE_OPENCL", "GANTRY_REQUIRE_SPIRV"]
+        .iter()
+        .any(|name| std::env::var_os(name).is_some_and(|v| v == "1"))
 }
 
 thread_local! {
@@ -200,8 +219,14 @@ fn repeats(name: &str) -> usize {
     })
 }
 
+/// Runs a kernel on a device, as [`launch`] does.
 #[track_caller]
-fn run<D: Device>(device: &D, name: &str, grid: ([usize; 3], Option<usize>), args: &mut [Arg<'_>]) {
+pub(crate) fn run<D: Device>(
+    device: &D,
+    name: &str,
+    grid: ([usize; 3], Option<usize>),
+    args: &mut [Arg<'_>],
+) {
     let times = repeats(name);
     let before: Vec<Option<Vec<u8>>> = args
         .iter()

@@ -1,12 +1,14 @@
 //! The device sources, run on an OpenCL device (PoCL on this processor does) and compared with the CPU kernels, which
 //! define every result; and compiled as CUDA where there is a compiler.
 
+mod amd;
 mod attention;
 #[path = "../attention_case/mod.rs"]
 mod attention_case;
 mod bf16;
 mod cuda;
 mod elementwise;
+mod exact;
 mod exchange;
 mod experts;
 mod fused;
@@ -18,6 +20,8 @@ mod layer;
 mod matrices;
 mod mma;
 mod nvcc;
+#[cfg(feature = "level-zero")]
+mod ocloc;
 mod opencl;
 mod quantize;
 #[path = "../random/mod.rs"]
@@ -26,6 +30,7 @@ mod recurrent;
 mod repeated;
 mod sample;
 mod sparse;
+mod vnni;
 
 /// Values of every kind: zeros, ones that over- and underflow an exponential, subnormal, huge, not finite.
 fn extremes() -> Vec<f32> {

@@ -37,7 +37,7 @@ fn ptx_for_hopper() -> Option<String> {
     let nvcc = nvcc()?;
     let folder = tempfile::tempdir().expect("a folder");
     let all = folder.path().join("all.cu");
-    let mut files = source_files();
+    let mut files = source_files(&sources());
     let cuda = std::fs::read_dir(sources().with_file_name("cuda")).expect("kernels/cuda");
     files
         .extend(cuda.map(|e| e.expect("a file").path()).filter(|p| p.extension().is_some_and(|e| e == "cu")));

@@ -9,6 +9,8 @@ pub mod cpu;
 mod cuda;
 #[cfg(feature = "cards")]
 pub mod device;
+#[cfg(feature = "cards")]
+mod hip;
 mod host;
 #[cfg(feature = "cards")]
 mod level_zero;

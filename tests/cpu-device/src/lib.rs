@@ -5,11 +5,11 @@
 //! that kernels of two cards may wait for each other.
 //!
 //! ```no_run
-//! use gantry_cpu_device::{Argument, Devices, POCL, flat, kernels_of};
+//! use gantry_cpu_device::{Argument, Devices, POCL, flat};
 //! let devices = Devices::open(POCL, 2)?;
 //! let text = flat("kernels/device/norm.c".as_ref()).expect("a source");
 //! let program = devices.build_source("norm.c", &text, "-cl-std=CL1.2")?;
-//! let kernel = program.kernel(kernels_of(&text)[0])?;
+//! let kernel = program.kernel("gantry_rms_norm")?;
 //! let memory = devices.memory(1 << 20, 256)?;
 //! let queue = devices.queue(0)?;
 //! // SAFETY: as `Queue::run` says.
@@ -30,4 +30,4 @@ pub use error::Error;
 pub use memory::Memory;
 pub use program::{Kernel, Parameter, Program};
 pub use queue::{Argument, Queue};
-pub use source::{flat, kernels_of};
+pub use source::flat;

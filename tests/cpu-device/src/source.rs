@@ -32,20 +32,3 @@ fn put(path: &Path, seen: &mut BTreeSet<PathBuf>, text: &mut String) -> Result<(
     }
     Ok(())
 }
-
-/// The kernels that a text defines: what stands where `KERNEL(size)` or one of its kin is a line's beginning, up to the bracket.
-pub fn kernels_of(text: &str) -> Vec<&str> {
-    let mut found = Vec::new();
-    let mut rest = text;
-    while let Some(at) = rest.find("\nKERNEL") {
-        rest = &rest[at + 1..];
-        let name = rest.split_once(')').and_then(|(_, after)| after.split_once('('));
-        if let Some((name, _)) = name {
-            let name = name.trim();
-            if !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
-                found.push(name);
-            }
-        }
-    }
-    found
-}

@@ -104,7 +104,7 @@ pub(super) enum Room {
 impl Room {
     fn new(context: &Arc<Context>, host: bool, bytes: u64) -> Result<Self, CardError> {
         Ok(match host {
-            false => Self::Card(DeviceMemory::new(context, bytes, WHAT)?),
+            false => Self::Card(DeviceMemory::exchanged(context, bytes, WHAT)?),
             true => {
                 let words = usize::try_from(bytes.div_ceil(4)).unwrap_or(usize::MAX);
                 Self::Host(SharedWords::new(context, words, WHAT)?)

@@ -36,9 +36,6 @@ pub(crate) enum NoDriver {
     Old { found: String, needs: String },
     /// It did not start.
     Start(Refusal),
-    /// This program was built without the family.
-    #[allow(dead_code, reason = "not made where all families are built")]
-    NotBuilt,
 }
 
 /// A driver that was found.
@@ -106,6 +103,10 @@ pub(crate) trait Card: Send + Sync {
 
     /// Memory of the card, of whatever value; at least one byte, aligned to 256.
     fn allocate(&self, bytes: u64) -> Done<u64>;
+    /// The same, for what kernels of other cards write while kernels of this one read it.
+    fn allocate_exchanged(&self, bytes: u64) -> Done<u64> {
+        self.allocate(bytes)
+    }
     /// Frees it, after all that uses it.
     unsafe fn free(&self, address: u64);
     /// Memory of the host, of whatever value, aligned to a page, which kernels of all cards of the family reach at the same address.

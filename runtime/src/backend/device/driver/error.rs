@@ -11,9 +11,6 @@ pub enum CardError {
     /// No driver.
     #[error("no {} driver: {} was not found; install {}, or run on --device cpu", .0.driver_name(), .0.library()[0], .0.library()[1])]
     NoDriver(Family),
-    /// This program was built without the family's backend.
-    #[error("this program was built without {0}: build it with --features {0}")]
-    NotBuilt(Family),
     /// A driver that lacks what is needed.
     #[error("the {} driver lacks {symbol}; install {}", .family.driver_name(), .family.library()[1])]
     Symbol {
@@ -154,7 +151,6 @@ impl CardError {
     pub(super) fn no_driver(family: Family, why: NoDriver) -> Self {
         match why {
             NoDriver::Absent => Self::NoDriver(family),
-            NoDriver::NotBuilt => Self::NotBuilt(family),
             NoDriver::Symbol(symbol) => Self::Symbol { family, symbol },
             NoDriver::Old { found, needs } => Self::OldDriver { family, found, needs },
             NoDriver::Start(refusal) => {

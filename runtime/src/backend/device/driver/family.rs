@@ -58,8 +58,8 @@ impl Family {
     pub(super) fn driver(self) -> Result<&'static dyn Driver, NoDriver> {
         match self {
             Self::Cuda => crate::backend::cuda::driver(),
+            Self::Hip => crate::backend::hip::driver(),
             Self::LevelZero => crate::backend::level_zero::driver(),
-            Self::Hip => Err(NoDriver::NotBuilt),
         }
     }
 }

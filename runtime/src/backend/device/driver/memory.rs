@@ -1,6 +1,7 @@
 //! Memory: a card's, and the host's that cards copy from.
 #![allow(unsafe_code, reason = "calls of the driver, each with its reason")]
 
+use super::calls::Done;
 use super::{CardError, Context, Stream};
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
@@ -19,7 +20,30 @@ impl DeviceMemory {
     /// # Errors
     /// [`CardError::OutOfMemory`] with what is free.
     pub(crate) fn new(context: &Arc<Context>, bytes: u64, what: &'static str) -> Result<Self, CardError> {
-        let address = context.card().allocate(bytes.max(1)).map_err(|e| match context.memory() {
+        let address = context.card().allocate(bytes.max(1));
+        Self::of(context, address, bytes, what)
+    }
+
+    /// The same, for what kernels of other cards write while kernels of this one read it.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn exchanged(
+        context: &Arc<Context>,
+        bytes: u64,
+        what: &'static str,
+    ) -> Result<Self, CardError> {
+        let address = context.card().allocate_exchanged(bytes.max(1));
+        Self::of(context, address, bytes, what)
+    }
+
+    fn of(
+        context: &Arc<Context>,
+        address: Done<u64>,
+        bytes: u64,
+        what: &'static str,
+    ) -> Result<Self, CardError> {
+        let address = address.map_err(|e| match context.memory() {
             Ok((free, _)) if e.is_short => {
                 CardError::OutOfMemory { at: context.info().at, what, bytes, free }
             }

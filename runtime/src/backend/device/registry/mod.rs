@@ -2,6 +2,7 @@
 
 mod cuda;
 mod cuda_e8;
+mod hip;
 
 use super::driver::{CardInfo, Family};
 use super::kernels::Group;
@@ -90,16 +91,19 @@ pub(super) fn product(layout: Layout) -> Option<[&'static str; 2]> {
     })
 }
 
-/// Rows of weights, and tokens, of a group of the portable kernels.
-const PORTABLE: [usize; 2] = [16, 8];
+/// A portable one, whose groups have 16 rows of weights and 8 tokens.
+fn portable_product(kernel: &'static str) -> Product {
+    Product::plain(kernel, 16, 8)
+}
 
-/// The kernel that multiplies `n` tokens by `rows` rows of a matrix; of NVIDIA's see [`cuda::gemm`]. A portable one gives a
-/// token the same bits for any number of them.
+/// The kernel that multiplies `n` tokens by `rows` rows of a matrix; of NVIDIA's see [`cuda::gemm`]. Those of other
+/// families give a token the same bits for any number of them.
 pub(super) fn gemm(layout: Layout, shape: [usize; 2], n: usize, card: &CardInfo) -> Option<Product> {
     let [portable, _] = product(layout)?;
     match card.at.family {
         Family::Cuda => cuda::gemm(layout, shape, n, card),
-        Family::Hip | Family::LevelZero => Some(Product::plain(portable, PORTABLE[0], PORTABLE[1])),
+        Family::Hip => hip::gemm(layout, shape[1], n, card).or_else(|| Some(portable_product(portable))),
+        Family::LevelZero => Some(portable_product(portable)),
     }
 }
 
@@ -108,7 +112,8 @@ pub(super) fn experts(layout: Layout, cols: usize, n: usize, card: &CardInfo) ->
     let [_, portable] = product(layout)?;
     match card.at.family {
         Family::Cuda => cuda::experts(layout, cols, n, card),
-        Family::Hip | Family::LevelZero => Some(Product::plain(portable, PORTABLE[0], PORTABLE[1])),
+        Family::Hip => hip::experts(layout, cols, card).or_else(|| Some(portable_product(portable))),
+        Family::LevelZero => Some(portable_product(portable)),
     }
 }
 
@@ -172,6 +177,7 @@ mod tests {
         let launched = launched.iter().filter(|w| !crates.contains(&w.as_str()));
         let mut written = words("../kernels/device", &["c", "h"]);
         written.extend(words("../kernels/cuda", &["cu"]));
+        written.extend(words("../kernels/hip", &["c"]));
         let missing: Vec<_> = launched.clone().filter(|name| !written.contains(*name)).collect();
         assert!(missing.is_empty(), "{missing:?}");
         assert!(launched.count() > 30);

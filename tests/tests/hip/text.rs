@@ -1,0 +1,91 @@
+//! What models say on the stand-in's card, which computes with the portable kernels.
+
+use super::machine::{Machine, computes};
+use super::models::{exact, experts, quantized, small};
+use gantry_tests::{bard, golden_tokens, ids, logits, nmse, read_f32, same_bits};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::path::Path;
+
+/// The logits of tokens on a card.
+pub(crate) fn on_card(
+    machine: &Machine,
+    container: &Path,
+    device: &str,
+    tokens: &[u32],
+    more: &[&str],
+) -> Vec<f32> {
+    let out = machine.file("logits.f32");
+    let tokens: Vec<String> = tokens.iter().map(u32::to_string).collect();
+    let tokens = tokens.join(",");
+    let head =
+        ["logits".as_ref(), container.as_os_str(), "--out".as_ref(), out.as_os_str(), "--force".as_ref()];
+    let args = ["--tokens", &tokens, "--device", device, "--threads", "2"];
+    let args = args.iter().chain(more).map(OsStr::new);
+    machine.run(&head.into_iter().chain(args).collect::<Vec<_>>()).shows(&[]);
+    read_f32(&out)
+}
+
+fn golden() -> Value {
+    let text = std::fs::read_to_string(bard().join("golden.json")).expect("golden.json");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// The golden text is llama.cpp's, from the same weights; gaps between first and second are above 0.03.
+#[test]
+fn bard_writes_its_golden_text() {
+    if !computes() {
+        return;
+    }
+    for case in golden()["prompts"].as_array().expect("prompts") {
+        let prompt = case["prompt"].as_str().expect("a prompt");
+        let head = [exact().as_os_str(), "-p".as_ref(), prompt.as_ref()];
+        let options = ["-n", "32", "--greedy", "--ignore-eos", "--json", "--device", "hip:0"];
+        let seen = Machine::new().run(&head.into_iter().chain(options.map(OsStr::new)).collect::<Vec<_>>());
+        seen.shows(&[]);
+        let got: Value = serde_json::from_str(&seen.out).expect("one JSON document");
+        assert_eq!(ids(&got["tokens"]), ids(&case["BF16"]["greedy_32"]), "{prompt:?}: {}", got["text"]);
+    }
+}
+
+/// Exact weights, and those in the orders of matrix instructions of each generation that there are kernels for.
+#[test]
+fn logits_are_the_processors() {
+    if !computes() {
+        return;
+    }
+    let tokens = ids(&golden()["logits"]["tokens"]);
+    let check = |model: &Path, generation: &str, tokens: &[u32]| {
+        let want = logits(model, tokens, &["--kv", "f32"]);
+        let machine = Machine::new().set("GENERATION", generation);
+        let got = on_card(&machine, model, "hip:0", tokens, &["--kv", "f32", "--batch", "16"]);
+        let error = nmse(&got, &want);
+        println!("{}: NMSE {error:.2e}", model.display());
+        assert!(error <= 1e-10, "{}: {error:e}", model.display());
+    };
+    check(exact(), "gfx942", &tokens[..48]);
+    check(small(), "gfx942", &golden_tokens(24, 512));
+    check(experts(), "gfx942", &golden_tokens(24, 512));
+    for (recipe, generation) in
+        [("balanced", "gfx942"), ("w8a8", "gfx942"), ("compact", "gfx942"), ("balanced", "gfx1100")]
+    {
+        check(&quantized(recipe, generation), generation, &tokens[..24]);
+    }
+}
+
+/// However a prompt is cut, the bits are the same.
+#[test]
+fn batches_do_not_change_a_bit() {
+    if !computes() {
+        return;
+    }
+    let tokens = &ids(&golden()["logits"]["tokens"])[..40];
+    let model = quantized("balanced", "gfx942");
+    for model in [exact(), &model] {
+        let of = |batch: &str| on_card(&Machine::new(), model, "hip:0", tokens, &["--batch", batch]);
+        let whole = of("32");
+        for batch in ["1", "7"] {
+            assert!(same_bits(&whole, &of(batch)), "{} in batches of {batch}", model.display());
+        }
+    }
+}
