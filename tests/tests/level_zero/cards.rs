@@ -14,7 +14,7 @@ fn experts_on_two_cards_say_what_one_says() {
     if !computes() {
         return;
     }
-    let tokens = golden_tokens(20, 512);
+    let tokens = golden_tokens(10, 512);
     let one = on_card(&Machine::new(), experts(), "level-zero:0", &tokens, &["--batch", "8"]);
     for more in [&["--batch", "8"][..], &["--batch", "1"], &["--batch", "8", "--ep-verify"]] {
         let both = on_card(&two(), split(), "level-zero:0,1", &tokens, more);
@@ -38,7 +38,7 @@ fn cards_that_do_not_reach_each_other_are_refused() {
     if loader() {
         let machine = Machine::idle().set("CARDS", 2).set("PEERS", 0);
         let words = ["level-zero:0 does not reach the memory of level-zero:1", "Xe Link or one PCIe switch"];
-        machine.load(split(), "level-zero:0,1", &[]).fails(5, &words);
+        machine.write(split(), "level-zero:0,1", &[]).fails(5, &words);
     }
 }
 

@@ -84,8 +84,8 @@ fn an_old_driver_is_named() {
         return;
     }
     let machine = Machine::idle().set("API", 1 << 16 | 1);
-    listed(&machine).shows(&["the Level Zero driver is for Level Zero 1.1"]);
-    let words = ["for Level Zero 1.1", "need Level Zero 1.3 or newer"];
+    listed(&machine).shows(&["driver is for Level Zero 1.1"]);
+    let words = ["for Level Zero 1.1", "needs Level Zero 1.3"];
     machine.load(small(), "level-zero:0", &[]).fails(5, &words);
 }
 

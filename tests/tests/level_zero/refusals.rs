@@ -83,3 +83,12 @@ fn larger_allocations_compute_the_same() {
         seen.shows(&[]);
     }
 }
+
+/// Level Zero has no way to let a card read what is mapped.
+#[test]
+fn mappings_are_not_pinned() {
+    if loader() {
+        let seen = Machine::idle().load(small(), "level-zero:0", &["--load", "map"]);
+        seen.fails(1, &["level-zero:0: pinning a mapping", "ZE_RESULT_ERROR_UNSUPPORTED_FEATURE"]);
+    }
+}

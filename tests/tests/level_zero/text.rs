@@ -48,22 +48,24 @@ fn bard_writes_its_golden_text() {
     }
 }
 
-/// Weights in the orders of Intel's matrix instructions, and all others: nearly what the processor computes.
+/// Nearly what the processor computes: with int8 products, a sum of another order may round an activation the other way.
 #[test]
 fn logits_are_the_processors() {
     if !computes() {
         return;
     }
     let tokens = ids(&golden()["logits"]["tokens"]);
-    for (model, tokens) in [
-        (quantized(), &tokens[..48]),
-        (small(), &golden_tokens(24, 512)[..]),
-        (experts(), &golden_tokens(24, 512)[..]),
+    for (model, tokens, bound) in [
+        (exact(), &tokens[..32], 1e-10),
+        (quantized(), &tokens[..32], 1e-5),
+        (small(), &golden_tokens(24, 512)[..], 1e-5),
+        (experts(), &golden_tokens(24, 512)[..], 1e-5),
     ] {
         let want = logits(model, tokens, &["--kv", "f32"]);
-        let got = on_card(&Machine::new(), model, "level-zero:0", tokens, &["--kv", "f32", "--batch", "16"]);
+        let more = ["--kv", "f32", "--batch", "16"];
+        let got = on_card(&Machine::new(), model, "level-zero:0", tokens, &more);
         let error = nmse(&got, &want);
-        println!("{}: NMSE {error:.2e}", model.display());
-        assert!(error <= 1e-10, "{}: {error:e}", model.display());
+        println!("{}: NMSE {error:.2e}, bound {bound:.0e}", model.display());
+        assert!(error <= bound, "{}: {error:e}", model.display());
     }
 }
