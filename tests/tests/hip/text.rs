@@ -48,28 +48,39 @@ fn bard_writes_its_golden_text() {
     }
 }
 
-/// Exact weights, and those in the orders of matrix instructions of each generation that there are kernels for.
+/// Exact weights, and those in the orders of matrix instructions of each generation that there are kernels for. Where int8
+/// multiplies, activations are rounded: one that lies between two steps goes the other way where a sum differs in its last
+/// bit, and then that token and those that see it differ by that step: all of them where each sees all before (`w8a8` and `compact`
+/// of bard), else few, so that the median tells.
 #[test]
 fn logits_are_the_processors() {
     if !computes() {
         return;
     }
     let tokens = ids(&golden()["logits"]["tokens"]);
-    let check = |model: &Path, generation: &str, tokens: &[u32]| {
+    let check = |model: &Path, generation: &str, tokens: &[u32], bounds: [f64; 2]| {
         let want = logits(model, tokens, &["--kv", "f32"]);
         let machine = Machine::new().set("GENERATION", generation);
         let got = on_card(&machine, model, "hip:0", tokens, &["--kv", "f32", "--batch", "16"]);
-        let error = nmse(&got, &want);
-        println!("{}: NMSE {error:.2e}", model.display());
-        assert!(error <= 1e-10, "{}: {error:e}", model.display());
+        let vocab = want.len() / tokens.len();
+        let rows = got.chunks(vocab).zip(want.chunks(vocab));
+        let mut rows: Vec<f64> = rows.map(|(got, want)| nmse(got, want)).collect();
+        rows.sort_by(f64::total_cmp);
+        let (whole, median) = (nmse(&got, &want), rows[rows.len() / 2]);
+        println!("{}: NMSE {whole:.2e}, of a token {median:.2e}", model.display());
+        assert!(whole <= bounds[0] && median <= bounds[1], "{}: {whole:e}, {median:e}", model.display());
     };
-    check(exact(), "gfx942", &tokens[..48]);
-    check(small(), "gfx942", &golden_tokens(24, 512));
-    check(experts(), "gfx942", &golden_tokens(24, 512));
-    for (recipe, generation) in
-        [("balanced", "gfx942"), ("w8a8", "gfx942"), ("compact", "gfx942"), ("balanced", "gfx1100")]
-    {
-        check(&quantized(recipe, generation), generation, &tokens[..24]);
+    let (none, few, many) = ([1e-10; 2], [1e-3, 1e-10], [1e-3; 2]);
+    check(exact(), "gfx942", &tokens[..48], none);
+    check(small(), "gfx942", &golden_tokens(24, 512), few);
+    check(experts(), "gfx942", &golden_tokens(24, 512), few);
+    for (recipe, generation, bounds) in [
+        ("balanced", "gfx942", few),
+        ("w8a8", "gfx942", many),
+        ("compact", "gfx942", many),
+        ("balanced", "gfx1100", few),
+    ] {
+        check(&quantized(recipe, generation), generation, &tokens[..24], bounds);
     }
 }
 

@@ -184,10 +184,10 @@ impl LevelZero {
         let info = CardInfo {
             at: CardName { family: Family::LevelZero, card },
             name,
+            lanes: generation::lanes(&generation, module.flags),
             generation,
             processors: of.numSlices.saturating_mul(of.numSubslicesPerSlice),
             shared: compute.maxSharedLocalMemory,
-            lanes: generation::lanes(&generation, module.flags),
             memory,
             driver: words(device.version),
         };
