@@ -107,11 +107,15 @@ impl OpenCl {
         Err("these tests were built without the feature level-zero: there is no SPIR-V".into())
     }
 
-    /// The first processor that will do, else the first device.
+    /// The first processor that will do, PoCL's before others, else the first device.
     fn open(fits: impl Fn(&device::Device) -> bool) -> Result<Self, String> {
         let mut devices = get_all_devices(CL_DEVICE_TYPE_CPU).unwrap_or_default();
         devices.extend(get_all_devices(CL_DEVICE_TYPE_ALL).map_err(text)?);
-        let device = devices.into_iter().find(|device| fits(&device::Device::new(*device)));
+        let is_pocl = |device: &cl_device_id| {
+            device::Device::new(*device).version().is_ok_and(|version| version.contains("PoCL"))
+        };
+        let (pocl, others): (Vec<_>, Vec<_>) = devices.into_iter().partition(is_pocl);
+        let device = pocl.into_iter().chain(others).find(|device| fits(&device::Device::new(*device)));
         let device = device.ok_or("the platforms have no such device")?;
         let context = Context::from_device(&device::Device::new(device)).map_err(text)?;
         let queue = CommandQueue::create_default_with_properties(&context, 0, 0).map_err(text)?;
