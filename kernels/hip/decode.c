@@ -17,6 +17,7 @@ DEVICE few decode_few(GLOBAL const uchar *bytes, GLOBAL const uchar *xq, GLOBAL 
     f.xq = xq;
     f.xs = (GLOBAL const uchar *)xs;
     f.blocks = cols / 32;
+    f.turns = (f.blocks + 31) / 32;
     /* A token past the last repeats it, and is not stored. */
     UNROLL
     for (uint i = 0; i < FEW_TILES; i++) {

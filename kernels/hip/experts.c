@@ -32,28 +32,35 @@ DEVICE few_expert few_expert_of(GLOBAL const ulong *at, GLOBAL const uint *ids, 
         e.start = tile;
         e.count = tile < all;
     }
-    if (!e.count || e.expert >= experts || at[e.expert] == ~(ulong)0) e.count = 0;
     e.pairs = tiles ? pairs : 0;
+    if (!e.count || e.expert >= experts || at[e.expert] == ~(ulong)0) {
+        e.expert = 0;
+        e.start = 0;
+        e.count = 0;
+        e.pairs = 0;
+    }
     e.share = x_per_pair ? 1 : used;
     return e;
 }
 
-/* The pair of a token of the tile; one past the last is the last. */
+/* The pair of a token of the tile; one past the last is the last. Some pair where there is none. */
 DEVICE uint few_pair(const few_expert *e, uint token) {
-    const uint t = token < e->count ? token : e->count - 1;
+    const uint last = e->count ? e->count - 1 : 0, t = token < last ? token : last;
     return e->pairs ? e->pairs[e->start + t] : e->start;
 }
 
-DEVICE few few_of_expert(const few_expert *e, GLOBAL const uchar *matrix, GLOBAL const uchar *xq,
+DEVICE few few_of_expert(const few_expert *e, GLOBAL const uchar *base, GLOBAL const ulong *at, GLOBAL const uchar *xq,
                          GLOBAL const float *xs, ulong scales, uint scale_bytes, ulong first_row, ulong row_step,
                          uint order, uint scaled, uint cols) {
     few f;
     const ulong row = first_row + e->expert * row_step + GROUP_X * FEW_TILE;
-    f.tile = matrix + row * cols;
-    f.scales = matrix + scales + row * scale_bytes;
+    /* A group without pairs brings weights of a first turn for nothing, from where there are some. */
+    f.tile = base + (e->count ? at[e->expert] + row * cols : 0);
+    f.scales = base + (e->count ? at[e->expert] + scales + row * scale_bytes : 0);
     f.xq = xq;
     f.xs = (GLOBAL const uchar *)xs;
     f.blocks = cols / 32;
+    f.turns = e->count ? (f.blocks + 31) / 32 : 0;
     uint rows[MMA_SUMS];
     UNROLL
     for (uint s = 0; s < MMA_SUMS; s++) rows[s] = few_pair(e, MMA_TOKEN(MMA_LANE, s)) / e->share;
@@ -69,6 +76,14 @@ DEVICE void few_expert_store(const few_expert *e, float value, GLOBAL const floa
     y[few_pair(e, token) * y_row + y_start + row] = value;
 }
 
+/* All of a group may leave; but not in OpenCL, where its compilers see barriers behind. */
+#if defined(__HIP__)
+#define FEW_NOTHING(count) \
+    if (!(count)) return
+#else
+#define FEW_NOTHING(count) ((void)0)
+#endif
+
 #define FEW_EXPERTS_ARGUMENTS \
     GLOBAL const uchar *RESTRICT base, GLOBAL const ulong *RESTRICT at, GLOBAL const uint *RESTRICT ids, \
         GLOBAL const uint *RESTRICT tiles, GLOBAL const uint *RESTRICT pairs, GLOBAL const uchar *RESTRICT xq, \
@@ -76,7 +91,6 @@ DEVICE void few_expert_store(const few_expert *e, float value, GLOBAL const floa
         ulong first_row, ulong row_step, ulong stored_rows, ulong y_row, ulong y_start, uint all, uint used, \
         uint experts, uint rows, uint cols, uint x_per_pair, uint order
 
-/* A group without pairs runs no loop, all of it. */
 #define EXPERTS_BLOCK32(name, tag) \
     KERNEL(FEW_GROUP) \
     name(FEW_EXPERTS_ARGUMENTS) { \
@@ -84,12 +98,10 @@ DEVICE void few_expert_store(const few_expert *e, float value, GLOBAL const floa
         SHARED(float, room, 2 * FEW_OUTPUTS); \
         MMA_ROOM(emulated, FEW_GROUP); \
         const few_expert e = few_expert_of(at, ids, tiles, pairs, all, used, experts, x_per_pair); \
-        for (uint some = 0; some < (e.count > 0); some++) { \
-            const few f = few_of_expert(&e, base + at[e.expert], xq, xs, scales, cols / 16, first_row, row_step, tag, 1, \
-                                        cols); \
-            const float value = few_blocks(tag, 1, &f, MMA_GIVEN(emulated), room); \
-            few_expert_store(&e, value, scale, y, y_row, y_start, rows); \
-        } \
+        FEW_NOTHING(e.count); \
+        const few f = few_of_expert(&e, base, at, xq, xs, scales, cols / 16, first_row, row_step, tag, 1, cols); \
+        const float value = few_blocks(tag, 1, &f, MMA_GIVEN(emulated), room); \
+        few_expert_store(&e, value, scale, y, y_row, y_start, rows); \
     }
 
 #define EXPERTS_CHANNEL(name, tag) \
@@ -99,13 +111,12 @@ DEVICE void few_expert_store(const few_expert *e, float value, GLOBAL const floa
         SHARED(int, room, FEW_WAVES *FEW_OUTPUTS); \
         MMA_ROOM(emulated, FEW_GROUP); \
         const few_expert e = few_expert_of(at, ids, tiles, pairs, all, used, experts, x_per_pair); \
-        for (uint some = 0; some < (e.count > 0); some++) { \
-            const few f = few_of_expert(&e, base + at[e.expert], xq, xs, scales, 4, first_row, row_step, tag, 0, cols); \
-            const int sum = few_channel(tag, 1, &f, MMA_GIVEN(emulated), room); \
-            const float d = xs[few_pair(&e, few_token()) / e.share]; \
-            const float value = MUL(MUL((float)sum, d), float_at(f.scales, few_row() * 4)); \
-            few_expert_store(&e, value, scale, y, y_row, y_start, rows); \
-        } \
+        FEW_NOTHING(e.count); \
+        const few f = few_of_expert(&e, base, at, xq, xs, scales, 4, first_row, row_step, tag, 0, cols); \
+        const int sum = few_channel(tag, 1, &f, MMA_GIVEN(emulated), room); \
+        const float d = e.count ? xs[few_pair(&e, few_token()) / e.share] : 0.0f; \
+        const float own = e.count ? float_at(f.scales, few_row() * 4) : 0.0f; \
+        few_expert_store(&e, MUL(MUL((float)sum, d), own), scale, y, y_row, y_start, rows); \
     }
 
 #if MMA_LANES == 64

@@ -44,7 +44,9 @@ typedef struct {
     /* Activations and their scales. */
     GLOBAL const uchar *xq;
     GLOBAL const uchar *xs;
+    /* Of a row, and turns to go through them: none where there is nothing to do. */
     uint blocks;
+    uint turns;
     /* For each tile of tokens the bytes before the row of activations of this lane's token in the operand, and before the scales
      * of those of its sums; before its weights, and the scales of its row. What differs by lane is one number beside what does
      * not. */
@@ -208,14 +210,13 @@ DEVICE void few_add(uint tiles, const few *f, uint turn, few_weights *w, const f
 #define FEW_TURNS(scaled, add) \
     few_weights a, b; \
     few_tokens t; \
-    const uint turns = (f->blocks + 31) / 32; \
     uint turn = 0; \
     few_load_weights(order, scaled, f, 0, &a); \
-    for (; turn + 1 < turns; turn += 2) { \
+    for (; turn + 1 < f->turns; turn += 2) { \
         FEW_TURN(turn, a, b, scaled, add); \
         FEW_TURN(turn + 1, b, a, scaled, add); \
     } \
-    for (; turn < turns; turn++) { \
+    for (; turn < f->turns; turn++) { \
         few_load_tokens(order, tiles, scaled, f, turn, &t); \
         add(tiles, f, turn, &a, &t, emulated, sums); \
     }
