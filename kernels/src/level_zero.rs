@@ -20,9 +20,9 @@ pub struct Module {
 /// take those that are needed.
 pub static SPIRV: &[Module] = include!(concat!(env!("OUT_DIR"), "/spirv.rs"));
 
-/// What Intel's drivers are to be told of a module: threads may have twice the registers, and be half as many, where
-/// a kernel has not enough. Other drivers may not know it.
-pub const OPTIONS: &str = "-ze-intel-enable-auto-large-GRF-mode";
+/// What Intel's drivers are to be told of a module: buffers may be longer than 4 GiB, and threads may have twice the registers,
+/// and be half as many, where a kernel has not enough. Other drivers may not know the second.
+pub const OPTIONS: &str = "-ze-opt-greater-than-4GB-buffer-required -ze-intel-enable-auto-large-GRF-mode";
 
 /// The module that has a kernel.
 pub fn module_of(kernel: &str) -> Option<&'static Module> {
