@@ -62,7 +62,7 @@ fn processors(platform: &str) -> Result<Vec<cl_device_id>, Error> {
 fn parts(device: cl_device_id, count: usize) -> Vec<cl_device_id> {
     let units = get_device_info(device, CL_DEVICE_MAX_COMPUTE_UNITS).map_or(0, |units| units.to_uint());
     let each = (units as usize / count).max(1);
-    let equally = [CL_DEVICE_PARTITION_EQUALLY as isize, each as isize, 0];
+    let equally = [CL_DEVICE_PARTITION_EQUALLY, each as isize, 0];
     create_sub_devices(device, &equally).unwrap_or_default()
 }
 
