@@ -5,7 +5,7 @@ use super::context::Context;
 use super::error::{done, refusal, said};
 use super::stream::Stream;
 use crate::backend::device::driver::calls::{Arg, Done, Found, Handle, Launch};
-use gantry_kernels::level_zero::{Module, SPIRV, module_of};
+use gantry_kernels::level_zero::{Module, OPTIONS, SPIRV, module_of};
 use level_zero_sys::{
     ze_device_handle_t, ze_group_count_t, ze_kernel_desc_t, ze_kernel_handle_t, ze_kernel_properties_t,
     ze_module_build_log_handle_t, ze_module_desc_t, ze_module_format_t, ze_module_handle_t, ze_result_t,
@@ -14,9 +14,6 @@ use level_zero_sys::{
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char};
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// Addresses have 64 bits in all kernels: an arena may be larger than 4 GiB.
-const FLAGS: &std::ffi::CStr = c"-ze-opt-greater-than-4GB-buffer-required";
 
 /// Bytes of what a compiler says that are told.
 const TOLD: usize = 2000;
@@ -57,13 +54,14 @@ impl Kernels {
         if let Some(module) = modules.get(of.name) {
             return Ok(*module as ze_module_handle_t);
         }
+        let options = CString::new(OPTIONS).unwrap_or_default();
         let desc = ze_module_desc_t {
             stype: ze_structure_type_t::ZE_STRUCTURE_TYPE_MODULE_DESC,
             pNext: std::ptr::null(),
             format: ze_module_format_t::ZE_MODULE_FORMAT_IL_SPIRV,
             inputSize: of.spirv.len(),
             pInputModule: of.spirv.as_ptr(),
-            pBuildFlags: FLAGS.as_ptr(),
+            pBuildFlags: options.as_ptr(),
             pConstants: std::ptr::null(),
         };
         let mut module: ze_module_handle_t = std::ptr::null_mut();
