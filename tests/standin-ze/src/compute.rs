@@ -23,8 +23,8 @@ fn devices(card: usize) -> Result<&'static Devices, String> {
     all.get(card).ok_or_else(|| format!("no device for card {card}"))
 }
 
-/// Options of the specification that mean nothing to a processor: its addresses always have 64 bits.
-const FLAGS: [&str; 1] = ["-ze-opt-greater-than-4GB-buffer-required"];
+/// Options that mean nothing to a processor: its addresses always have 64 bits, and it has the registers that it has.
+const FLAGS: [&str; 2] = ["-ze-opt-greater-than-4GB-buffer-required", "-ze-intel-enable-auto-large-GRF-mode"];
 
 /// Builds SPIR-V, or takes what an earlier process built of it; or what the compiler says.
 pub(crate) fn build(card: usize, il: &[u8], flags: &str) -> Result<Arc<Program>, String> {
