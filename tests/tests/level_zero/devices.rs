@@ -63,7 +63,7 @@ fn generations_are_known_by_device_ids() {
     }
     let unknown = Machine::idle().set("DEVICE", 0x64a0);
     listed(&unknown).shows(&["level-zero:0, Stand-in, 8086:64a0", "cannot be used", "takes no containers"]);
-    unknown.load(small(), "level-zero:0", &[]).fails(1, &["its id 8086:64a0", "dg2, bmg, pvc"]);
+    unknown.load(small(), "level-zero:0", &[]).fails(5, &["is of generation 8086:64a0", "dg2, bmg and pvc"]);
 }
 
 #[test]

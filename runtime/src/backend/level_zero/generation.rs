@@ -3,10 +3,7 @@
 //! Ids are those that Linux has for its drivers: `INTEL_DG2_IDS` and `INTEL_ATS_M_IDS` (data center cards of the same
 //! processors), `INTEL_BMG_IDS`, `INTEL_PVC_IDS` of `include/drm/intel/pciids.h`.
 
-use super::error::said;
 use crate::backend::device::driver::Generation;
-use crate::backend::device::driver::calls::Done;
-use level_zero_sys::ze_result_t;
 
 const INTEL: u32 = 0x8086;
 
@@ -45,16 +42,6 @@ pub(super) fn lanes(generation: &Generation, flags: u32) -> u32 {
     }
 }
 
-/// Refuses a card that no target is for.
-pub(super) fn check(generation: &Generation) -> Done {
-    let name = generation.to_string();
-    if !name.contains(':') {
-        return Ok(());
-    }
-    let words = format!("its id {name} is none of a card that containers are packed for: dg2, bmg, pvc");
-    Err(said(ze_result_t::ZE_RESULT_ERROR_UNSUPPORTED_VERSION, words))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,13 +54,11 @@ mod tests {
             let generation = of(INTEL, device);
             assert_eq!([lanes(&generation, DOTS), lanes(&generation, 0)], [sub_group, 0]);
             assert_eq!(generation, Generation::Named(name.into()));
-            assert_eq!(check(&generation), Ok(()));
         }
         // Another's card of the same number, and a processor's own graphics.
         for (vendor, device, name) in [(0x10de, 0x56a0, "10de:56a0"), (INTEL, 0x64a0, "8086:64a0")] {
             let generation = of(vendor, device);
             assert_eq!(generation, Generation::Named(name.into()));
-            assert!(check(&generation).is_err_and(|refusal| refusal.name.contains(name)));
         }
         let all = [&DG2[..], &BMG, &PVC].concat();
         let mut once = all.clone();

@@ -237,8 +237,7 @@ impl Driver for LevelZero {
         let number = card.at.card;
         let found = self.cards.get(number);
         let device = found.ok_or_else(|| refusal(ze_result_t::ZE_RESULT_ERROR_INVALID_NULL_HANDLE))?;
-        let (info, limits) = self.look(number, device)?;
-        generation::check(&info.generation)?;
+        let (_, limits) = self.look(number, device)?;
         let mut shared = device.context.lock().unwrap_or_else(PoisonError::into_inner);
         let context = match shared.upgrade() {
             Some(context) => context,

@@ -4,6 +4,7 @@ use super::CardError;
 use super::calls::{Card, Refusal};
 use super::family::{CardName, Family, Generation};
 use super::ledger::Ledger;
+use gantry_formats::target::TARGETS;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -87,7 +88,7 @@ impl Context {
         let all = cards(family)?;
         let count = all.len();
         let info = all.into_iter().nth(card).ok_or(CardError::NoCard { at, count })?;
-        if let Generation::Sm(..80) = info.generation {
+        if !TARGETS.iter().any(|target| info.takes(target.name)) {
             let CardInfo { name, generation, .. } = info;
             return Err(CardError::Generation { at, name, generation });
         }

@@ -47,8 +47,8 @@ pub enum CardError {
         /// How many there are.
         count: usize,
     },
-    /// A generation that these kernels were not compiled for.
-    #[error("{at} ({name}) is of generation {generation}; these kernels run on sm_80 and newer")]
+    /// A generation that there are no kernels for.
+    #[error("{at} ({name}) is of generation {generation}; these kernels run on {}", .at.family.generations())]
     Generation {
         /// Which card.
         at: CardName,

@@ -45,6 +45,15 @@ impl Family {
         }
     }
 
+    /// What its kernels run on, in words.
+    pub(super) fn generations(self) -> &'static str {
+        match self {
+            Self::Cuda => "sm_80 and newer",
+            Self::Hip => "gfx928, gfx90a, gfx942, gfx950, gfx1100 and gfx1201",
+            Self::LevelZero => "dg2, bmg and pvc",
+        }
+    }
+
     /// What compiles its kernels, and how the build is told of it.
     pub(super) fn compiler(self) -> [&'static str; 2] {
         match self {
