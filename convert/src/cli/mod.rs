@@ -12,6 +12,7 @@ use crate::encoding::EncodingArgs;
 use crate::failure::Refusal;
 use crate::plan::{Options, Override};
 use crate::recipe::{BUILT_IN, Recipe};
+use crate::runner;
 use anyhow::{Context, Result};
 use clap::Args;
 use gantry_formats::container::Alignment;
