@@ -1,5 +1,5 @@
 //! Cards: devices with memory of their own. What is here is the same for all families of them ([`Family`]), whose drivers are
-//! behind [`driver`].
+//! behind `driver`.
 //!
 //! The container's segment goes into one allocation per card as it is, is hashed there, and read there by
 //! the kernels of `kernels/device` and `kernels/cuda`. N-gram tables stay in their file; the host gathers the rows that a run
