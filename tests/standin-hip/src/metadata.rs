@@ -1,6 +1,6 @@
 //! What a code object tells of its kernels: a note in MessagePack.
 //!
-//! https://llvm.org/docs/AMDGPUUsage.html#code-object-v5-metadata, https://github.com/msgpack/msgpack/blob/master/spec.md
+//! <https://llvm.org/docs/AMDGPUUsage.html#code-object-v5-metadata>, <https://github.com/msgpack/msgpack/blob/master/spec.md>
 
 use std::collections::BTreeMap;
 
