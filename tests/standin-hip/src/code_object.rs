@@ -1,6 +1,6 @@
 //! Code objects, as the compiler writes them: ELF files.
 //!
-//! https://llvm.org/docs/AMDGPUUsage.html#elf-code-object
+//! <https://llvm.org/docs/AMDGPUUsage.html#elf-code-object>
 
 use crate::code::{Code, INVALID_IMAGE, INVALID_VALUE};
 use crate::metadata::{Told, kernels};
