@@ -1,5 +1,5 @@
-/* Products of experts by matrix instructions: few.h. Arguments and results are those of gantry_experts_i8_channel and
- * gantry_experts_i8_block32, bit for bit; `order` and `stored_rows` are not looked at.
+/* Products of experts by matrix instructions, with a scale per row: few.h. Arguments and results are those of
+ * gantry_experts_i8_channel, bit for bit; `order` and `stored_rows` are not looked at.
  *
  * cols is a multiple of 128, rows of activations times cols are below 2^32; first_row and row_step are multiples of 16; any
  * rows.
@@ -91,19 +91,6 @@ DEVICE void few_expert_store(const few_expert *e, float value, GLOBAL const floa
         ulong first_row, ulong row_step, ulong stored_rows, ulong y_row, ulong y_start, uint all, uint used, \
         uint experts, uint rows, uint cols, uint x_per_pair, uint order
 
-#define EXPERTS_BLOCK32(name, tag) \
-    KERNEL(FEW_GROUP) \
-    name(FEW_EXPERTS_ARGUMENTS) { \
-        BEGIN(); \
-        SHARED(float, room, 2 * FEW_OUTPUTS); \
-        MMA_ROOM(emulated, FEW_GROUP); \
-        const few_expert e = few_expert_of(at, ids, tiles, pairs, all, used, experts, x_per_pair); \
-        FEW_NOTHING(e.count); \
-        const few f = few_of_expert(&e, base, at, xq, xs, scales, cols / 16, first_row, row_step, tag, 1, cols); \
-        const float value = few_blocks(tag, 1, &f, MMA_GIVEN(emulated), room); \
-        few_expert_store(&e, value, scale, y, y_row, y_start, rows); \
-    }
-
 #define EXPERTS_CHANNEL(name, tag) \
     KERNEL(FEW_GROUP) \
     name(FEW_EXPERTS_ARGUMENTS) { \
@@ -120,24 +107,19 @@ DEVICE void few_expert_store(const few_expert *e, float value, GLOBAL const floa
     }
 
 #if MMA_LANES == 64
-EXPERTS_BLOCK32(gantry_decode_experts_slot8_block32, SLOT8)
 EXPERTS_CHANNEL(gantry_decode_experts_slot8_channel, SLOT8)
 #endif
 #if defined(MMA_GFX928)
-EXPERTS_BLOCK32(gantry_decode_experts_nmajor_block32, NMAJOR)
 EXPERTS_CHANNEL(gantry_decode_experts_nmajor_channel, NMAJOR)
 #endif
 #if defined(MMA_CDNA3)
-EXPERTS_BLOCK32(gantry_decode_experts_slot16_block32, SLOT16)
 EXPERTS_CHANNEL(gantry_decode_experts_slot16_channel, SLOT16)
 EXPERTS_CHANNEL(gantry_decode_experts_ck16_channel, CK16)
 #endif
 #if defined(MMA_RDNA3)
-EXPERTS_BLOCK32(gantry_decode_experts_rdna3_block32, RDNA3)
 EXPERTS_CHANNEL(gantry_decode_experts_rdna3_channel, RDNA3)
 #endif
 #if defined(MMA_RDNA4)
-EXPERTS_BLOCK32(gantry_decode_experts_rdna4_block32, RDNA4)
 EXPERTS_CHANNEL(gantry_decode_experts_rdna4_channel, RDNA4)
 #endif
 

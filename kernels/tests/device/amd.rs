@@ -9,7 +9,7 @@ use gantry_kernels::cpu::{Isa, Pool, gemm};
 
 use crate::experts::{bank, grouped};
 use crate::launch::{Arg, groups, launch, maybe, read, run, source_files, sources, u32s, write};
-use crate::matrices::{Input, Stored, size};
+use crate::matrices::{Input, Stored};
 use crate::opencl::{OpenCl, alone};
 use crate::random::{Rng, assert_same, poison};
 
@@ -178,14 +178,17 @@ fn the_lowest_weights_by_instructions() {
     }
 }
 
-/// Products of experts, with an expert that is elsewhere, pairs by tiles and one by one. With a scale per row they have the CPU's
-/// bits; with one per 32 columns they are within 1e-6 of Σ|w·x| of its product, which adds in another order.
+/// Products of experts, with an expert that is elsewhere, pairs by tiles and one by one: with a scale per row they have the
+/// CPU's values. (With one per 32 columns experts have no such kernels.)
 #[test]
 fn experts_by_instructions() {
     let mut rng = Rng(34);
     let pool = Pool::new(1);
     for (instruction, layout) in layouts() {
         let Layout::I8 { order, scales, .. } = layout else { panic!("{layout}") };
+        if scales == Scales::Block32 {
+            continue;
+        }
         let order = order.name().rsplit('.').next().expect("a name");
         let kernel = format!("gantry_decode_experts_{order}_{scales}");
         for (n, used, x_per_pair, by_pair) in [(1, 3, false, true), (9, 3, false, false), (4, 5, true, false)]
@@ -236,8 +239,7 @@ fn experts_by_instructions() {
                         continue;
                     }
                     let truth = truth[i - start] * scale.map_or(1.0, |s| s[e]);
-                    let near = if scales == Scales::Channel { 0.0 } else { 1e-6 * size(&view, i - start, x) };
-                    assert!((y - truth).abs() <= near, "{what}: [{i}] {y:e} for {truth:e}");
+                    assert!(*y == truth, "{what}: [{i}] {y:e} for {truth:e}");
                 }
             }
         }
