@@ -54,6 +54,16 @@ gantry_delta_prepare(GLOBAL const float *RESTRICT qkv, GLOBAL const float *RESTR
 /* The row i of a state that a lane holds as its m-th: four in a row, then those of the other lanes. */
 DEVICE uint delta_row(uint m, uint lane) { return m / 4 * 16 + lane * 4 + m % 4; }
 
+/* A member's value m of a state, whose values from its column on are at `states`. clang is shown that what members differ by is one
+ * number for all of a member's rows, which takes one register; nvcc finds it, and does worse where it is shown. */
+#if defined(__HIP__)
+#define DELTA_COLUMN 0
+#define DELTA_STATE(states, m) (((states) + (ulong)delta_row(m, 0) * columns)[lane * 4 * columns + j])
+#else
+#define DELTA_COLUMN j
+#define DELTA_STATE(states, m) ((states)[(ulong)delta_row(m, lane) * columns])
+#endif
+
 /* This member's part of what a token brings; values past dim are 0, so that they add nothing. */
 typedef struct {
     float q[DELTA_DIM / DELTA_GROUP];
@@ -109,17 +119,15 @@ gantry_delta_net(GLOBAL const float *RESTRICT qk, GLOBAL const float *RESTRICT g
     const uint first = GROUP_X * DELTA_COLUMNS, columns = dim - first < DELTA_COLUMNS ? dim - first : DELTA_COLUMNS;
     const uint j = LID % DELTA_COLUMNS, lane = LID / DELTA_COLUMNS;
     const uint key_head = grouped ? head / (value_heads / key_heads) : head % key_heads;
-    const ulong at = ((ulong)head * dim + first) * dim;
+    const ulong at = ((ulong)head * dim + first) * dim + DELTA_COLUMN;
     GLOBAL const float *before = (GLOBAL const float *)(states + from[slot]) + at;
     GLOBAL float *after = (GLOBAL float *)(states + to[slot]) + at;
-    /* What members differ by is one number for all of a member's rows, so that it takes one register. */
-    const uint own = lane * 4 * columns + j;
     float s[DELTA_DIM / DELTA_LANES];
     const uint fresh = span_start[slot] == 0 || j >= columns;
     UNROLL
     for (uint m = 0; m < DELTA_DIM / DELTA_LANES; m++) {
         const uint i = delta_row(m, lane);
-        s[m] = i < dim && !fresh ? (before + (ulong)delta_row(m, 0) * columns)[own] : 0.0f;
+        s[m] = i < dim && !fresh ? DELTA_STATE(before, m) : 0.0f;
     }
     const float scale = DIV(1.0f, SQRT((float)dim));
     /* What the next token needs is loaded while this one is computed. */
@@ -183,6 +191,6 @@ gantry_delta_net(GLOBAL const float *RESTRICT qk, GLOBAL const float *RESTRICT g
     UNROLL
     for (uint m = 0; m < DELTA_DIM / DELTA_LANES; m++) {
         const uint i = delta_row(m, lane);
-        if (i < dim && j < columns && tokens > 0) (after + (ulong)delta_row(m, 0) * columns)[own] = s[m];
+        if (i < dim && j < columns && tokens > 0) DELTA_STATE(after, m) = s[m];
     }
 }
