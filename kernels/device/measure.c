@@ -52,7 +52,8 @@ gantry_noise(GLOBAL uint *RESTRICT to, ulong words, uint seed, uint keep, uint s
 }
 
 /* Does nothing for so many nanoseconds, so that the host gets ahead of the card. Grid: 1. */
-KERNEL(32) gantry_wait(ulong time) {
+KERNEL(64)
+gantry_wait(ulong time) {
     BEGIN();
     uint spins = 0;
     const ulong begin = NOW(spins);

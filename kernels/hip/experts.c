@@ -54,13 +54,14 @@ DEVICE few few_of_expert(const few_expert *e, GLOBAL const uchar *base, GLOBAL c
                          uint order, uint scaled, uint cols) {
     few f;
     const ulong row = first_row + e->expert * row_step + GROUP_X * FEW_TILE;
-    /* A group without pairs brings weights of a first turn for nothing, from where there are some. */
+    /* A group without pairs computes for nothing, with weights that there are. */
     f.tile = base + (e->count ? at[e->expert] + row * cols : 0);
     f.scales = base + (e->count ? at[e->expert] + scales + row * scale_bytes : 0);
     f.xq = xq;
     f.xs = (GLOBAL const uchar *)xs;
     f.blocks = cols / 32;
-    f.turns = e->count ? (f.blocks + 31) / 32 : 0;
+    /* For a group without pairs, too: PoCL makes wrong code of loops with barriers whose bound it cannot see to be one for all. */
+    f.turns = (f.blocks + 31) / 32;
     uint rows[MMA_SUMS];
     UNROLL
     for (uint s = 0; s < MMA_SUMS; s++) rows[s] = few_pair(e, MMA_TOKEN(MMA_LANE, s)) / e->share;
