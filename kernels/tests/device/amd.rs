@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use gantry_formats::layout::{Layout, Order, Scales};
-use gantry_kernels::cpu::{Isa, Pool, gemm};
 
-use crate::experts::{bank, grouped};
 use crate::launch::{Arg, groups, launch, maybe, read, run, source_files, sources, u32s, write};
 use crate::matrices::{Input, Stored};
 use crate::opencl::{OpenCl, alone};
@@ -175,74 +173,6 @@ fn the_lowest_weights_by_instructions() {
         let x: Vec<f32> = (0..n * cols).map(|i| if i < cols { -1.0 } else { 1.0 }).collect();
         let x = Input::new(w.view().activations(), &x, cols);
         check(instruction, &w, &x, &Case { first: 0, rows, n, scale: None, bias: None });
-    }
-}
-
-/// Products of experts, with an expert that is elsewhere, pairs by tiles and one by one: with a scale per row they have the
-/// CPU's values. (With one per 32 columns experts have no such kernels.)
-#[test]
-fn experts_by_instructions() {
-    let mut rng = Rng(34);
-    let pool = Pool::new(1);
-    for (instruction, layout) in layouts() {
-        let Layout::I8 { order, scales, .. } = layout else { panic!("{layout}") };
-        if scales == Scales::Block32 {
-            continue;
-        }
-        let order = order.name().rsplit('.').next().expect("a name");
-        let kernel = format!("gantry_decode_experts_{order}_{scales}");
-        for (n, used, x_per_pair, by_pair) in [(1, 3, false, true), (9, 3, false, false), (4, 5, true, false)]
-        {
-            let (experts, rows, first, stored_rows, cols) = (5, 24, 16, 40, 640);
-            let stored: Vec<Stored> =
-                (0..experts).map(|_| Stored::random(&mut rng, layout, stored_rows, cols)).collect();
-            let (bytes, mut at) = bank(&stored);
-            at[2] = u64::MAX;
-            let all = n * used;
-            let ids: Vec<u32> = (0..all).map(|_| rng.below(experts) as u32).collect();
-            let x = rng.units(if x_per_pair { all } else { n } * cols, 2.0);
-            let kind = stored[0].view().activations();
-            let input = Input::new(kind, &x, cols);
-            let scale = rng.units(experts, 1.0);
-            let scale = (n == 9).then_some(&scale[..]);
-            let (width, start) = (rows + 4, 2);
-            let Some((pairs, tiles)) = grouped(Some(&ids), &vec![0; n], &at, None, n, used) else { return };
-            let (pairs, tiles) = if by_pair { (None, None) } else { (Some(&pairs[..]), Some(&tiles[..])) };
-            let mut y = poison(all * width);
-            let mut args = vec![read(&bytes), read(&at), read(&ids), maybe(tiles), maybe(pairs)];
-            args.extend(input.args());
-            args.extend([maybe(scale), write(&mut y)]);
-            args.extend(stored[0].planes());
-            args.extend([first as u64, 0].map(Arg::U64));
-            let (rows_there, order) = stored[0].int8().expect("an int8 layout");
-            args.push(rows_there);
-            args.extend([width, start].map(|v| Arg::U64(v as u64)));
-            args.extend(u32s([all, used, experts, rows, cols, usize::from(x_per_pair)]));
-            args.push(order);
-            let grid = [groups(rows, 16), tiles.map_or(all, |t| t.len() / 3), 1];
-            if !emulated(instruction, &kernel, grid, &mut args) {
-                return;
-            }
-            drop(args);
-            let untouched = poison(1)[0].to_bits();
-            for (pair, y) in y.chunks(width).enumerate() {
-                let e = ids[pair] as usize;
-                let what = format!("{kernel} by {instruction}, {n} tokens, pair {pair} of expert {e}");
-                let row = if x_per_pair { pair } else { pair / used };
-                let x = &x[row * cols..][..cols];
-                let view = stored[e].view().row_range(first..first + rows);
-                let mut truth = vec![0.0; rows];
-                gemm(Isa::PORTABLE, &pool, &view, Input::new(kind, x, cols).cpu(), &mut truth);
-                for (i, y) in y.iter().enumerate() {
-                    if !(start..start + rows).contains(&i) || at[e] == u64::MAX {
-                        assert_eq!(y.to_bits(), untouched, "{what}: wrote beside its outputs");
-                        continue;
-                    }
-                    let truth = truth[i - start] * scale.map_or(1.0, |s| s[e]);
-                    assert!(*y == truth, "{what}: [{i}] {y:e} for {truth:e}");
-                }
-            }
-        }
     }
 }
 

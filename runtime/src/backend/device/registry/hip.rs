@@ -1,5 +1,5 @@
 //! AMD's and Hygon's kernels with matrix instructions (`kernels/hip`), by layout, shape and number of tokens. They give the bits
-//! of the portable ones, which take every other shape.
+//! of the portable ones, which take every other shape, and experts.
 
 use super::Product;
 use crate::backend::device::driver::CardInfo;
@@ -9,92 +9,36 @@ use gantry_formats::layout::{Layout, Order, Scales};
 const COLUMNS: usize = 128;
 /// Rows of a group.
 const ROWS: usize = 16;
-/// Tokens of a group; pairs of an expert's tile.
+/// Tokens of a group.
 const TOKENS: [usize; 2] = [16, 32];
-const PAIRS: usize = 8;
 
-/// Kernels of an order: for up to 16 tokens and for more, and for experts, which have none where scales are per 32.
-type Kernels = (Order, Scales, [&'static str; 2], Option<&'static str>);
+/// Kernels of an order: for up to 16 tokens, and for more.
+type Kernels = (Order, Scales, [&'static str; 2]);
 
 const SLOT8: [Kernels; 2] = [
-    (
-        Order::Slot8,
-        Scales::Channel,
-        ["gantry_decode_slot8_channel_16", "gantry_decode_slot8_channel_32"],
-        Some("gantry_decode_experts_slot8_channel"),
-    ),
-    (
-        Order::Slot8,
-        Scales::Block32,
-        ["gantry_decode_slot8_block32_16", "gantry_decode_slot8_block32_32"],
-        None,
-    ),
+    (Order::Slot8, Scales::Channel, ["gantry_decode_slot8_channel_16", "gantry_decode_slot8_channel_32"]),
+    (Order::Slot8, Scales::Block32, ["gantry_decode_slot8_block32_16", "gantry_decode_slot8_block32_32"]),
 ];
 
 const CDNA3: [Kernels; 3] = [
-    (
-        Order::Slot16,
-        Scales::Channel,
-        ["gantry_decode_slot16_channel_16", "gantry_decode_slot16_channel_32"],
-        Some("gantry_decode_experts_slot16_channel"),
-    ),
-    (
-        Order::Slot16,
-        Scales::Block32,
-        ["gantry_decode_slot16_block32_16", "gantry_decode_slot16_block32_32"],
-        None,
-    ),
-    (
-        Order::Ck16,
-        Scales::Channel,
-        ["gantry_decode_ck16_channel_16", "gantry_decode_ck16_channel_32"],
-        Some("gantry_decode_experts_ck16_channel"),
-    ),
+    (Order::Slot16, Scales::Channel, ["gantry_decode_slot16_channel_16", "gantry_decode_slot16_channel_32"]),
+    (Order::Slot16, Scales::Block32, ["gantry_decode_slot16_block32_16", "gantry_decode_slot16_block32_32"]),
+    (Order::Ck16, Scales::Channel, ["gantry_decode_ck16_channel_16", "gantry_decode_ck16_channel_32"]),
 ];
 
 const NMAJOR: [Kernels; 2] = [
-    (
-        Order::NMajor,
-        Scales::Channel,
-        ["gantry_decode_nmajor_channel_16", "gantry_decode_nmajor_channel_32"],
-        Some("gantry_decode_experts_nmajor_channel"),
-    ),
-    (
-        Order::NMajor,
-        Scales::Block32,
-        ["gantry_decode_nmajor_block32_16", "gantry_decode_nmajor_block32_32"],
-        None,
-    ),
+    (Order::NMajor, Scales::Channel, ["gantry_decode_nmajor_channel_16", "gantry_decode_nmajor_channel_32"]),
+    (Order::NMajor, Scales::Block32, ["gantry_decode_nmajor_block32_16", "gantry_decode_nmajor_block32_32"]),
 ];
 
 const RDNA3: [Kernels; 2] = [
-    (
-        Order::Rdna3,
-        Scales::Channel,
-        ["gantry_decode_rdna3_channel_16", "gantry_decode_rdna3_channel_32"],
-        Some("gantry_decode_experts_rdna3_channel"),
-    ),
-    (
-        Order::Rdna3,
-        Scales::Block32,
-        ["gantry_decode_rdna3_block32_16", "gantry_decode_rdna3_block32_32"],
-        None,
-    ),
+    (Order::Rdna3, Scales::Channel, ["gantry_decode_rdna3_channel_16", "gantry_decode_rdna3_channel_32"]),
+    (Order::Rdna3, Scales::Block32, ["gantry_decode_rdna3_block32_16", "gantry_decode_rdna3_block32_32"]),
 ];
 
 const RDNA4: [Kernels; 2] = [
-    (
-        Order::Rdna4,
-        Scales::Channel,
-        ["gantry_decode_rdna4_channel_16", "gantry_decode_rdna4_channel_32"],
-        Some("gantry_decode_experts_rdna4_channel"),
-    ),
-    (
-        Order::Rdna4,
-        Scales::Block32,
-        ["gantry_decode_rdna4_block32_16", "gantry_decode_rdna4_block32_32"],
-        None,
-    ),
+    (Order::Rdna4, Scales::Channel, ["gantry_decode_rdna4_channel_16", "gantry_decode_rdna4_channel_32"]),
+    (Order::Rdna4, Scales::Block32, ["gantry_decode_rdna4_block32_16", "gantry_decode_rdna4_block32_32"]),
 ];
 
 /// Those that a card's instruction takes.
@@ -112,21 +56,15 @@ fn of(generation: &str) -> [&'static [Kernels]; 2] {
 fn kernels(layout: Layout, cols: usize, card: &CardInfo) -> Option<&'static Kernels> {
     let Layout::I8 { order, scales, .. } = layout else { return None };
     let all = of(&card.generation.to_string()).into_iter().flatten();
-    let found = all.into_iter().find(|(o, s, ..)| (*o, *s) == (order, scales));
+    let found = all.into_iter().find(|(o, s, _)| (*o, *s) == (order, scales));
     found.filter(|_| cols > 0 && cols.is_multiple_of(COLUMNS))
 }
 
 /// The kernel that multiplies `n` tokens.
 pub(super) fn gemm(layout: Layout, cols: usize, n: usize, card: &CardInfo) -> Option<Product> {
-    let (_, _, [few, more], _) = *kernels(layout, cols, card)?;
+    let (_, _, [few, more]) = *kernels(layout, cols, card)?;
     let [most, tokens] = TOKENS;
     Some(if n <= most { Product::plain(few, ROWS, most) } else { Product::plain(more, ROWS, tokens) })
-}
-
-/// The kernel for experts.
-pub(super) fn experts(layout: Layout, cols: usize, card: &CardInfo) -> Option<Product> {
-    let (.., kernel) = *kernels(layout, cols, card)?;
-    kernel.map(|kernel| Product::plain(kernel, ROWS, PAIRS))
 }
 
 #[cfg(test)]
@@ -150,8 +88,6 @@ mod tests {
                 // Fused projections of gfx928 stay with the portable kernel.
                 let portable = matches!(layout, Layout::I8 { order: Order::KMajor, .. });
                 assert_eq!(gemm(layout, 256, 1, &card).is_some(), !portable, "{layout}, {}", target.name);
-                let channel = matches!(layout, Layout::I8 { scales: Scales::Channel, .. });
-                assert_eq!(experts(layout, 256, &card).is_some(), channel && !portable, "{layout}");
                 assert_eq!(gemm(layout, 96, 1, &card), None, "{layout}: 96 columns are no turn");
                 seen += 1;
             }
@@ -165,6 +101,6 @@ mod tests {
         let chosen = |n| gemm(layout, 128, n, &card("gfx942")).map(|p| (p.kernel, p.tokens));
         assert_eq!(chosen(16), Some(("gantry_decode_slot16_block32_16", 16)));
         assert_eq!(chosen(17), Some(("gantry_decode_slot16_block32_32", 32)));
-        assert_eq!(gemm(layout, 128, 1, &card("gfx90a")), None);
+        assert_eq!(gemm(layout, 128, 1, &card("gfx90a")));
     }
 }

@@ -115,8 +115,7 @@ pub(super) fn experts(layout: Layout, cols: usize, n: usize, card: &CardInfo) ->
     let [_, portable] = product(layout)?;
     match card.at.family {
         Family::Cuda => cuda::experts(layout, cols, n, card),
-        Family::Hip => hip::experts(layout, cols, card).or_else(|| Some(portable_product(portable))),
-        Family::LevelZero => Some(portable_product(portable)),
+        Family::Hip | Family::LevelZero => Some(portable_product(portable)),
     }
 }
 
