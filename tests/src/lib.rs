@@ -1,5 +1,7 @@
 //! What whole-system tests share: test inputs made on demand, the two binaries, and comparisons.
 
+pub mod standin;
+
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -124,6 +126,24 @@ pub fn convert(gguf: &Path, out: &Path, options: &[&str]) {
     args.extend(options.iter().map(OsStr::new));
     args.push("--force".as_ref());
     run_ok("gantry", &args);
+}
+
+/// A container `NAME.gantry` in `folder` of the model that `gantry synth` makes of `preset`, converted with `options`.
+pub fn synthesised(folder: &Path, name: &str, preset: &[&str], options: &[&str]) -> PathBuf {
+    let gguf = folder.join(format!("{name}.gguf"));
+    let text = gguf.to_str().expect("UTF-8");
+    run_ok("gantry", &[&["synth"], preset, &["-o", text, "--force"]].concat());
+    let out = folder.join(format!("{name}.gantry"));
+    convert(&gguf, &out, options);
+    std::fs::remove_file(&gguf).expect("its own file");
+    out
+}
+
+/// The same of bard.
+pub fn bard_converted(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
+    let out = folder.join(format!("{name}.gantry"));
+    convert(&bard().join("bard-qwen4exp-BF16.gguf"), &out, options);
+    out
 }
 
 /// The logits of all `tokens`, row after row.

@@ -1,8 +1,9 @@
 //! A card in the host's memory beside NVIDIA cards: all but what it computes, with kernels that do nothing.
 
-use super::card::{Machine, Seen};
+use super::card::Machine;
 use super::models::{experts, kernels, small, split};
 use gantry_formats::container::Container;
+use gantry_tests::standin::Seen;
 use std::time::Instant;
 
 /// Budgets of which the first holds all but experts, and a few of those.

@@ -1,13 +1,12 @@
 //! `gantry-run` beside the stand-in, and what the stand-in saw.
 
+use gantry_tests::standin::{self, Asked, Seen};
 use gantry_tests::{binary, built};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Once;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longer than any of these runs takes.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -60,125 +59,24 @@ impl Machine {
 
     /// Runs `gantry-run` to its end.
     pub(crate) fn run<S: AsRef<OsStr>>(&self, args: &[S]) -> Seen {
-        let path = |name: &str| self.folder.path().join(name);
-        let file = |name: &str| File::create(path(name)).expect("a file");
-        let log = path("log");
-        // What an earlier run left.
-        let _ = std::fs::remove_file(&log);
-        let mut command = Command::new(binary("gantry-run"));
-        command.args(args).env("LD_LIBRARY_PATH", path("lib")).env("GANTRY_STANDIN_LOG", &log);
-        for (name, value) in &self.settings {
-            command.env(format!("GANTRY_STANDIN_{name}"), value);
-        }
-        let mut child = command.stdout(file("out")).stderr(file("err")).spawn().expect("the binary starts");
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = child.try_wait().expect("a child") {
-                break status;
-            }
-            if start.elapsed() > LIMIT {
-                child.kill().expect("it ends");
-                panic!("{:?} did not end within {LIMIT:?}", self.settings);
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        let text = |name: &str| std::fs::read_to_string(path(name)).expect("UTF-8");
-        let (out, err) = (text("out"), text("err"));
-        let what = format!("{:?} ended with {status}\n{out}{err}", self.settings);
-        let log = std::fs::read_to_string(&log).map(|text| Log::parse(&text)).unwrap_or_default();
-        Seen { code: status.code(), out, err, what, log }
+        let asked = Asked { prefix: "GANTRY_STANDIN", settings: &self.settings, limit: LIMIT };
+        standin::run(self.folder.path(), &asked, |command| {
+            command.args(args).env("LD_LIBRARY_PATH", self.folder.path().join("lib"));
+        })
     }
 
-    /// `gantry-run bench FILE --measure load`.
+    /// [`standin::load`]
     pub(crate) fn load(&self, container: &Path, device: &str, more: &[&str]) -> Seen {
-        let args = ["--measure", "load", "-r", "1", "--threads", "2", "--device", device];
-        let head = [OsStr::new("bench"), container.as_os_str()];
-        let tail = args.iter().chain(more).map(OsStr::new);
-        self.run(&head.into_iter().chain(tail).collect::<Vec<_>>())
+        self.run(&standin::load(container, device, more))
     }
 
-    /// `gantry-run FILE -p x -n 1`.
+    /// [`standin::write`]
     pub(crate) fn write(&self, container: &Path, device: &str, more: &[&str]) -> Seen {
-        let args = ["-p", "x", "-n", "1", "--threads", "2", "--device", device];
-        let head = [container.as_os_str()];
-        let tail = args.iter().chain(more).map(OsStr::new);
-        self.run(&head.into_iter().chain(tail).collect::<Vec<_>>())
+        self.run(&standin::write(container, device, more))
     }
 
-    /// `gantry-run bench FILE` of one token, a run that is recorded before it is done.
+    /// [`standin::record`]
     pub(crate) fn record(&self, container: &Path, device: &str) -> Seen {
-        let args = ["-p", "0", "-n", "1", "-r", "1", "--threads", "2", "--device", device];
-        let head = [OsStr::new("bench"), container.as_os_str()];
-        self.run(&head.into_iter().chain(args.iter().map(OsStr::new)).collect::<Vec<_>>())
-    }
-}
-
-/// What a run did.
-pub(crate) struct Seen {
-    pub(crate) code: Option<i32>,
-    pub(crate) out: String,
-    pub(crate) err: String,
-    pub(crate) log: Log,
-    /// All of it, for messages.
-    what: String,
-}
-
-impl Seen {
-    /// It ended with `code`, said all of `words` on standard error, and gave back to the driver all that it had taken.
-    #[track_caller]
-    pub(crate) fn fails(&self, code: i32, words: &[&str]) {
-        assert_eq!(self.code, Some(code), "{}", self.what);
-        for word in words {
-            assert!(self.err.contains(word), "{word:?} is not in what was said: {}", self.what);
-        }
-        self.is_clean();
-    }
-
-    /// It ended well, said all of `words` on standard output, and gave back all that it had taken.
-    #[track_caller]
-    pub(crate) fn shows(&self, words: &[&str]) {
-        assert_eq!(self.code, Some(0), "{}", self.what);
-        for word in words {
-            assert!(self.out.contains(word), "{word:?} is not in what was said: {}", self.what);
-        }
-        self.is_clean();
-    }
-
-    /// Nothing panicked, nothing is left, and nothing was freed twice.
-    #[track_caller]
-    pub(crate) fn is_clean(&self) {
-        assert!(!self.err.contains("panicked"), "{}", self.what);
-        assert!(self.log.left.is_empty(), "left: {:?}; {}", self.log.left, self.what);
-        assert!(self.log.wrong.is_empty(), "wrong: {:?}; {}", self.log.wrong, self.what);
-    }
-}
-
-/// What the stand-in saw.
-#[derive(Debug, Default)]
-pub(crate) struct Log {
-    /// By function, how often it was called.
-    pub(crate) called: BTreeMap<String, u64>,
-    /// Bytes of each allocation that was made on a card.
-    pub(crate) allocated: Vec<u64>,
-    left: Vec<String>,
-    wrong: Vec<String>,
-}
-
-impl Log {
-    fn parse(text: &str) -> Self {
-        let mut log = Self::default();
-        for line in text.lines() {
-            match line.split_once(' ') {
-                Some(("called", of)) => {
-                    let (function, times) = of.split_once(' ').expect("a function and a number");
-                    log.called.insert(function.into(), times.parse().expect("a number"));
-                }
-                Some(("allocated", bytes)) => log.allocated.push(bytes.parse().expect("a number")),
-                Some(("left", what)) => log.left.push(what.into()),
-                Some(("wrong", what)) => log.wrong.push(what.into()),
-                _ => panic!("{line:?} in the stand-in's log"),
-            }
-        }
-        log
+        self.run(&standin::record(container, device))
     }
 }

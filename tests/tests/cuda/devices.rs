@@ -1,7 +1,8 @@
 //! `gantry-run devices`.
 
-use super::card::{Machine, Seen};
+use super::card::Machine;
 use super::models;
+use gantry_tests::standin::Seen;
 use serde_json::Value;
 use std::process::Command;
 

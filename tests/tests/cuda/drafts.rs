@@ -1,8 +1,9 @@
 //! Drafts, and rows of n-gram tables: all that the host does for them, with kernels that do nothing but choose. All logits
 //! are equal then, so that every draft is right.
 
-use super::card::{Machine, Seen};
+use super::card::Machine;
 use super::models::{drafting, kernels, small};
+use gantry_tests::standin::Seen;
 use serde_json::Value;
 
 fn write(machine: &Machine, device: &str, more: &[&str]) -> Seen {

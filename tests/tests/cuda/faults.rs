@@ -1,7 +1,8 @@
 //! Every call of the driver failing, once.
 
-use super::card::{Machine, Seen};
+use super::card::Machine;
 use super::models::{kernels, small, split};
+use gantry_tests::standin::Seen;
 
 /// Functions that free what they get even where they fail, and that nobody listens to.
 const FREES: [&str; 9] = [

@@ -1,7 +1,8 @@
 //! Measuring kernels: all that the host does for it, with kernels that do nothing.
 
-use super::card::{Machine, Seen};
+use super::card::Machine;
 use super::models::{kernels, small, split};
+use gantry_tests::standin::Seen;
 use serde_json::Value;
 use std::path::Path;
 

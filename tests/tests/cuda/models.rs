@@ -2,7 +2,7 @@
 
 use super::card::Machine;
 use gantry_formats::container::Container;
-use gantry_tests::{convert, run_ok};
+use gantry_tests::synthesised;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -26,13 +26,7 @@ fn folder() -> &'static Path {
 }
 
 fn packed(name: &str, preset: &[&str], options: &[&str]) -> PathBuf {
-    let gguf = folder().join(format!("{name}.gguf"));
-    let text = gguf.to_str().expect("UTF-8");
-    run_ok("gantry", &[&["synth"], preset, &["-o", text, "--force"]].concat());
-    let out = folder().join(format!("{name}.gantry"));
-    convert(&gguf, &out, options);
-    std::fs::remove_file(&gguf).expect("its own file");
-    out
+    synthesised(folder(), name, preset, options)
 }
 
 /// A dense model with blobs of several MiB, for the card of the stand-in.

@@ -1,8 +1,9 @@
 //! What is refused before a weight is read.
 
-use super::card::{Machine, Seen};
+use super::card::Machine;
 use super::models::{drafting, experts, kernels, other, small, split};
 use gantry_formats::container::Container;
+use gantry_tests::standin::Seen;
 use std::path::Path;
 
 /// Nothing as large as a model came onto a card.

@@ -1,8 +1,9 @@
 //! Bringing a tensor again to a card that has its model, and giving all memory back.
 
-use super::card::{Machine, Seen};
+use super::card::Machine;
 use super::models::{Spot, dense, in_large_blob, in_small_blob, kernels};
 use gantry_formats::container::Container;
+use gantry_tests::standin::Seen;
 
 fn spots() -> [Spot; 2] {
     let container = Container::open(dense()).expect("a container");

@@ -1,8 +1,9 @@
 //! The choice of a token on the card, with kernels that do nothing but choose: all logits are equal then.
 
-use super::card::{Machine, Seen};
+use super::card::Machine;
 use super::models::{kernels, small};
 use gantry_formats::container::Container;
+use gantry_tests::standin::Seen;
 use serde_json::Value;
 
 fn write(machine: &Machine, more: &[&str]) -> Seen {

@@ -1,7 +1,8 @@
 //! `gantry-run devices`.
 
-use super::machine::{Machine, Seen};
+use super::machine::Machine;
 use super::models::small;
+use gantry_tests::standin::Seen;
 use serde_json::Value;
 use std::process::Command;
 

@@ -1,7 +1,8 @@
 //! Every call of HIP failing, a table of it, and memory that the host's part of a model does not give back.
 
-use super::machine::{Machine, Seen, computes, kernels};
+use super::machine::{Machine, computes, kernels};
 use super::models::{experts, small, split};
+use gantry_tests::standin::Seen;
 
 /// Functions that free what they get even where they fail, and that nobody listens to.
 const FREES: [&str; 8] = [

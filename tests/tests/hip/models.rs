@@ -1,6 +1,6 @@
 //! Containers that these tests load, made once.
 
-use gantry_tests::{bard, convert, run_ok};
+use gantry_tests::{bard_converted, synthesised};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -11,13 +11,7 @@ fn folder() -> &'static Path {
 }
 
 fn packed(name: &str, preset: &[&str], options: &[&str]) -> PathBuf {
-    let gguf = folder().join(format!("{name}.gguf"));
-    let text = gguf.to_str().expect("UTF-8");
-    run_ok("gantry", &[&["synth"], preset, &["-o", text, "--force"]].concat());
-    let out = folder().join(format!("{name}.gantry"));
-    convert(&gguf, &out, options);
-    std::fs::remove_file(&gguf).expect("its own file");
-    out
+    synthesised(folder(), name, preset, options)
 }
 
 /// A small dense model, for many runs.
@@ -58,7 +52,5 @@ pub(crate) fn quantized(recipe: &str, generation: &str) -> PathBuf {
 }
 
 fn of_bard(name: &str, options: &[&str]) -> PathBuf {
-    let out = folder().join(format!("{name}.gantry"));
-    convert(&bard().join("bard-qwen4exp-BF16.gguf"), &out, options);
-    out
+    bard_converted(folder(), name, options)
 }

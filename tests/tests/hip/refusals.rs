@@ -1,7 +1,8 @@
 //! What is refused, and with which words.
 
-use super::machine::{Machine, Seen, kernels};
+use super::machine::{Machine, kernels};
 use super::models::{experts, other, small, split};
+use gantry_tests::standin::Seen;
 
 /// No weight came onto a card.
 #[track_caller]

@@ -1,7 +1,8 @@
 //! `gantry-run devices`.
 
-use super::machine::{Machine, Seen, loader};
+use super::machine::{Machine, loader};
 use super::models::small;
+use gantry_tests::standin::Seen;
 use serde_json::Value;
 
 fn listed(machine: &Machine) -> Seen {

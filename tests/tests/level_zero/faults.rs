@@ -1,7 +1,8 @@
 //! Every call of the driver failing.
 
-use super::machine::{Machine, Seen, computes, loader};
+use super::machine::{Machine, computes, loader};
 use super::models::{experts, small, split};
+use gantry_tests::standin::Seen;
 
 /// Functions that free what they get even where they fail, and that nobody listens to.
 const FREES: [&str; 10] = [

@@ -1,8 +1,9 @@
 //! What is refused, and with which words.
 
-use super::machine::{Machine, Seen, computes, loader};
+use super::machine::{Machine, computes, loader};
 use super::models::{other, small};
 use gantry_formats::container::Container;
+use gantry_tests::standin::Seen;
 
 #[track_caller]
 fn read_nothing(seen: &Seen) {

@@ -2,6 +2,7 @@
 
 use super::machine::{Machine, computes};
 use super::models::{exact, experts, quantized, small};
+use gantry_tests::standin;
 use gantry_tests::{bard, golden_tokens, ids, logits, nmse, read_f32};
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -16,13 +17,9 @@ pub(crate) fn on_card(
     more: &[&str],
 ) -> Vec<f32> {
     let out = machine.file("logits.f32");
-    let tokens: Vec<String> = tokens.iter().map(u32::to_string).collect();
-    let tokens = tokens.join(",");
-    let head = ["logits".as_ref(), container.as_os_str(), "--out".as_ref(), out.as_os_str()];
     // Kernels count looks for microseconds, of which a processor takes a hundred in one, while another card's are still built.
-    let args = ["--tokens", &tokens, "--device", device, "--threads", "2", "--card-timeout", "86400"];
-    let args = args.iter().chain(more).map(OsStr::new);
-    machine.run(&head.into_iter().chain(args).collect::<Vec<_>>()).shows(&[]);
+    let more = [&["--card-timeout", "86400"][..], more].concat();
+    machine.run(&standin::logits(container, device, tokens, &out, &more)).shows(&[]);
     read_f32(&out)
 }
 
